@@ -1,0 +1,330 @@
+"""The original Transformer, exactly as published: an encoder that reads, a decoder that writes.
+
+    source ─ embed · √d ─ + positions ─┐                    target ─ embed · √d ─ + positions ─┐
+                                       │                                                       │
+              ┌────────────────────────┴─┐                       ┌─────────────────────────────┴─┐
+              │ self-attention           │ N layers              │ self-attention, causal        │ N layers
+              │ feed-forward             │ ──────── memory ────► │ cross-attention to the memory │
+              └──────────────────────────┘                       │ feed-forward                  │
+                                                                 └─────────────┬─────────────────┘
+                                                       logits = output · (embedding matrix)ᵀ
+
+Each sublayer sits in LayerNorm(x + dropout(sublayer(x))). One matrix embeds source and target and also
+reads off the logits. Vaswani et al. 2017, arXiv:1706.03762.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention, check_heads
+from tx_from_scratch.feedforward import FeedForward
+from tx_from_scratch.masks import Mask, padding_mask
+from tx_from_scratch.positions import SinusoidalPositions
+from tx_from_scratch.residuals import PostNorm, Stream
+
+SourceTokens = Int[Tensor, "batch source"]
+TargetTokens = Int[Tensor, "batch target"]
+Memory = Float[Tensor, "batch source d_model"]
+MemoryMask = Bool[Tensor, "batch 1 1 source"]
+Logits = Float[Tensor, "batch target vocab"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes of an encoder-decoder Transformer. The defaults are the paper's base model.
+
+    Attributes:
+        vocab_size: number of tokens; source and target share them.
+        d_model: width of the stream.
+        n_heads: attention heads in every layer; must divide `d_model`.
+        n_encoder_layers: layers that read.
+        n_decoder_layers: layers that write.
+        d_ff: width inside the feed-forward networks.
+        dropout: share dropped of every sublayer's output and of the embeddings, while training.
+        pad_id: the token that fills short rows up.
+        bos_id: the token that starts every target.
+        eos_id: the token that ends every target.
+
+    Raises:
+        ValueError: a size is not positive, `n_heads` does not divide `d_model`, `dropout` is not in [0, 1),
+            or the three special tokens are not different tokens of the vocabulary.
+    """
+
+    vocab_size: int
+    d_model: int = 512
+    n_heads: int = 8
+    n_encoder_layers: int = 6
+    n_decoder_layers: int = 6
+    d_ff: int = 2048
+    dropout: float = 0.1
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+    def __post_init__(self) -> None:
+        check_heads(self.d_model, self.n_heads)
+        for name in ("vocab_size", "n_encoder_layers", "n_decoder_layers", "d_ff"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        special = (self.pad_id, self.bos_id, self.eos_id)
+        if len(set(special)) < 3 or min(special) < 0 or max(special) >= self.vocab_size:
+            raise ValueError(
+                "pad_id, bos_id and eos_id must be three different tokens of the vocabulary, got "
+                f"{special} with vocab_size={self.vocab_size}"
+            )
+
+    @classmethod
+    def base(cls, vocab_size: int = 37_000) -> TransformerConfig:
+        """The paper's base model: 63,045,632 parameters with a vocabulary of 37,000."""
+        return cls(vocab_size=vocab_size)
+
+    @classmethod
+    def big(cls, vocab_size: int = 37_000) -> TransformerConfig:
+        """The paper's big model for English-German: 214,171,648 parameters with a vocabulary of 37,000."""
+        return cls(vocab_size=vocab_size, d_model=1024, n_heads=16, d_ff=4096, dropout=0.3)
+
+
+class TiedEmbedding(nn.Module):
+    """One matrix (vocab, d_model): its rows are the token vectors, and also what logits are measured against.
+
+    The rows are drawn with standard deviation d_model^-0.5, which suits the logits; multiplied by
+    sqrt(d_model) on the way in, they get the unit scale that the positions beside them have.
+
+    Source: Press & Wolf 2016, arXiv:1608.05859; Vaswani et al. 2017, section 3.4, arXiv:1706.03762.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Stream:
+        return F.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
+
+    def logits(self, x: Stream) -> Float[Tensor, "batch seq vocab"]:
+        return F.linear(x, self.weight)
+
+
+class EncoderLayer(nn.Module):
+    """Look around, then think: self-attention and a feed-forward network, each in a PostNorm connection."""
+
+    def __init__(self, d_model: int, n_heads: int, d_ff: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, n_heads)
+        self.attention_connection = PostNorm(d_model, dropout=dropout)
+        self.feedforward = FeedForward(d_model, d_ff)
+        self.feedforward_connection = PostNorm(d_model, dropout=dropout)
+
+    def forward(self, x: Stream, *, mask: Mask | None = None) -> Stream:
+        x = self.attention_connection(x, lambda x: self.attention(x, mask=mask))
+        return self.feedforward_connection(x, self.feedforward)
+
+
+class DecoderLayer(nn.Module):
+    """Look back at what is written, look across at what is read, then think."""
+
+    def __init__(self, d_model: int, n_heads: int, d_ff: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, n_heads)
+        self.attention_connection = PostNorm(d_model, dropout=dropout)
+        self.cross_attention = MultiHeadAttention(d_model, n_heads)
+        self.cross_attention_connection = PostNorm(d_model, dropout=dropout)
+        self.feedforward = FeedForward(d_model, d_ff)
+        self.feedforward_connection = PostNorm(d_model, dropout=dropout)
+
+    def forward(
+        self, x: Stream, memory: Memory, *, memory_mask: Mask | None = None, cache: LayerCache | None = None
+    ) -> Stream:
+        past, read = (cache.past, cache.memory) if cache else (None, None)
+        x = self.attention_connection(x, lambda x: self.attention(x, causal=True, cache=past))
+        x = self.cross_attention_connection(
+            x, lambda x: self.cross_attention(x, memory, mask=memory_mask, cache=read)
+        )
+        return self.feedforward_connection(x, self.feedforward)
+
+
+class Encoder(nn.Module):
+    """A stack of encoder layers: every position of the output has read every position of the input."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            EncoderLayer(config.d_model, config.n_heads, config.d_ff, dropout=config.dropout)
+            for _ in range(config.n_encoder_layers)
+        )
+
+    def forward(self, x: Stream, *, mask: Mask | None = None) -> Stream:
+        for layer in self.layers:
+            x = layer(x, mask=mask)
+        return x
+
+
+class Decoder(nn.Module):
+    """A stack of decoder layers: every position has read the whole memory and all positions before it."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            DecoderLayer(config.d_model, config.n_heads, config.d_ff, dropout=config.dropout)
+            for _ in range(config.n_decoder_layers)
+        )
+
+    def forward(
+        self, x: Stream, memory: Memory, *, memory_mask: Mask | None = None, cache: DecoderCache | None = None
+    ) -> Stream:
+        for index, layer in enumerate(self.layers):
+            layer_cache = cache.layers[index] if cache else None
+            x = layer(x, memory, memory_mask=memory_mask, cache=layer_cache)
+        return x
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder Transformer as published.
+
+    Post-LN, ReLU, dropout on every sublayer's output and on the sum of embedding and position, one embedding
+    matrix tied three ways, sinusoidal positions. Matrices start with Xavier's uniform distribution.
+
+    The target's padding needs no mask: it stands at the end of a row, where the causal rule hides it from
+    every real token, and the loss ignores what is computed there.
+
+    Source: Vaswani et al. 2017, *Attention Is All You Need*, arXiv:1706.03762.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = TiedEmbedding(config.vocab_size, config.d_model)
+        self.positions = SinusoidalPositions()
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        for part in (self.encoder, self.decoder):
+            for module in part.modules():
+                if isinstance(module, nn.Linear):
+                    nn.init.xavier_uniform_(module.weight)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
+
+    def forward(self, source: SourceTokens, target: TargetTokens) -> Logits:
+        """Logits of the token that follows each target token, all positions at once.
+
+        Args:
+            source: tokens to read, (batch, source), filled up with `pad_id`.
+            target: tokens written so far, starting with `bos_id`, (batch, target), filled up at the right.
+
+        Raises:
+            ValueError: a token lies outside the vocabulary, or the batches differ.
+        """
+        if source.shape[0] != target.shape[0]:
+            raise ValueError(f"source and target must have as many rows, got {len(source)} and {len(target)}")
+        return self.decode(target, self.encode(source), memory_mask=self.memory_mask(source))
+
+    def encode(self, source: SourceTokens) -> Memory:
+        """Read the source, (batch, source), into a memory, (batch, source, d_model)."""
+        check_tokens(source, self.config.vocab_size, name="source")
+        return self.encoder(self._embed(source), mask=self.memory_mask(source))
+
+    def decode(
+        self,
+        target: TargetTokens,
+        memory: Memory,
+        *,
+        memory_mask: MemoryMask | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Logits:
+        """Logits of the token after each target token, given a memory.
+
+        With a cache, `target` holds only the tokens that it has not seen yet.
+        """
+        check_tokens(target, self.config.vocab_size, name="target")
+        x = self._embed(target, start=cache.length if cache else 0)
+        x = self.decoder(x, memory, memory_mask=memory_mask, cache=cache)
+        return self.embedding.logits(x)
+
+    def memory_mask(self, source: SourceTokens) -> MemoryMask:
+        """Which positions of the source may be read: all but padding."""
+        return padding_mask(source, self.config.pad_id)
+
+    def start_decoding(self, source: SourceTokens) -> DecodingState:
+        """Read the source once; the state then yields the logits of one new token after another."""
+        return DecodingState(self, self.encode(source), self.memory_mask(source))
+
+    def _embed(self, tokens: Int[Tensor, "batch seq"], start: int = 0) -> Stream:
+        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
+        return self.dropout(self.positions(self.embedding(tokens), positions))
+
+
+class LayerCache:
+    """What one decoder layer remembers: keys and values of its own past, and those of the memory."""
+
+    def __init__(self) -> None:
+        self.past = KeyValueCache()
+        self.memory = KeyValueCache(capacity=1)
+
+
+class DecoderCache:
+    """The caches of all decoder layers."""
+
+    def __init__(self, n_layers: int) -> None:
+        self.layers = [LayerCache() for _ in range(n_layers)]
+
+    @property
+    def length(self) -> int:
+        """How many target positions are stored."""
+        return self.layers[0].past.length
+
+    def select(self, rows: Int[Tensor, "new_batch"]) -> None:
+        """Keep these batch rows, in this order."""
+        for layer in self.layers:
+            layer.past.select(rows)
+            layer.memory.select(rows)
+
+
+class DecodingState:
+    """A half-written batch of targets: the memory, its mask, and what the decoder has cached."""
+
+    def __init__(self, model: Transformer, memory: Memory, memory_mask: MemoryMask) -> None:
+        self.model = model
+        self.memory = memory
+        self.memory_mask = memory_mask
+        self.cache = DecoderCache(model.config.n_decoder_layers)
+
+    def next_logits(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocab"]:
+        """Append tokens to every row; return the logits of the token that follows the last one."""
+        logits = self.model.decode(tokens, self.memory, memory_mask=self.memory_mask, cache=self.cache)
+        return logits[:, -1]
+
+    def select(self, rows: Int[Tensor, "new_batch"]) -> None:
+        """Keep these batch rows, in this order; a row may be repeated."""
+        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        self.cache.select(rows)
+
+
+def check_tokens(tokens: Tensor, vocab_size: int, *, name: str) -> None:
+    """Refuse tokens that no embedding row belongs to, before a kernel crashes on them.
+
+    Raises:
+        TypeError: `tokens` are not integers.
+        ValueError: they are not (batch, length), or lie outside the vocabulary.
+    """
+    if tokens.ndim != 2:
+        raise ValueError(f"{name} must have shape (batch, length), got {tuple(tokens.shape)}")
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} must hold int64 or int32 token ids, got {tokens.dtype}")
+    if torch.compiler.is_compiling() or tokens.is_meta or not tokens.numel():
+        return  # there are no values to look at
+    low, high = (int(bound) for bound in tokens.aminmax())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(
+            f"{name} must hold ids from 0 to {vocab_size - 1} (vocab_size={vocab_size}), "
+            f"got {low if low < 0 else high}"
+        )
