@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -49,7 +48,7 @@ def scaled_dot_product_attention(
         key: what each position offers to be found by, (batch, heads, key, d_head).
         value: what is read there, (batch, heads, key, d_value).
         mask: Boolean, True = may attend, broadcastable to (batch, heads, query, key).
-        bias: added to the scaled scores, broadcastable likewise (position schemes use it).
+        bias: finite, added to the scaled scores, broadcastable likewise (position schemes use it).
         causal: no query reads a later key; unequal lengths are aligned at the bottom right.
 
     Returns:
@@ -70,14 +69,15 @@ def scaled_dot_product_attention(
     # Q is divided, not the product: in fp16 the undivided product overflows first.
     scores = (query / math.sqrt(query.shape[-1])) @ key.mT  # (batch, heads, query, key)
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(scores.dtype)
     if mask is None:
         weights = scores.softmax(dim=-1)
     else:
-        # Not -inf: a row of nothing but -inf has no softmax. The product with the mask then turns
-        # the uniform row that finfo.min leaves there into zeros.
+        # Not -inf: a row of nothing but -inf has no softmax. The second filling then turns the uniform
+        # row that finfo.min leaves there into zeros; a product with the mask would do so too, but
+        # where a gradient overflows, 0 times infinity is NaN.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1) * mask
+        weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
     return weights @ value, weights
 
 
@@ -107,18 +107,23 @@ def fused_attention(
         # Rows of nothing but -inf: PyTorch returns zeros for them, with zero gradients.
         bias = bias.to(query.dtype)
         bias = bias if mask is None else torch.where(mask, bias, -math.inf)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask if bias is None else bias, is_causal=causal
-    )
+    attn_mask = mask if bias is None else bias
+    if attn_mask is not None:
+        attn_mask = _with_four_axes(attn_mask)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, is_causal=causal)
 
 
 def hide_unreadable(key: Key, value: Value, mask: Mask | None) -> tuple[Key, Value]:
     """Zero the keys and values that no query may read, since 0 times NaN would still be NaN."""
     if mask is None:
         return key, value
-    mask = mask[(None,) * (4 - mask.ndim)]  # (batch, heads, query, key), each possibly 1
-    unreadable = ~mask.any(dim=-2).unsqueeze(-1)  # (batch, heads, key, 1)
+    unreadable = ~_with_four_axes(mask).any(dim=-2).unsqueeze(-1)  # (batch, heads, key, 1)
     return key.masked_fill(unreadable, 0.0), value.masked_fill(unreadable, 0.0)
+
+
+def _with_four_axes(tensor: Tensor) -> Tensor:
+    """The same as (batch, heads, query, key), with length 1 where it broadcasts."""
+    return tensor[(None,) * (4 - tensor.ndim)]
 
 
 def _check_attention_inputs(
@@ -172,7 +177,9 @@ class KeyValueCache:
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
-    def append(self, key: Key, value: Value) -> tuple[Key, Value]:
+    def append(
+        self, key: Float[Tensor, "batch heads new d_head"], value: Float[Tensor, "batch heads new d_value"]
+    ) -> tuple[Key, Value]:
         """Store new positions behind the old ones; return all of them, (batch, heads, length, width)."""
         start, end = self.length, self.length + key.shape[2]
         self._keys = self._with_room(self._keys, key, end)
@@ -288,10 +295,10 @@ class MultiHeadAttention(nn.Module):
                 observe(self, weights)
         else:
             attended = fused_attention(query, key, value, mask=mask, bias=bias, causal=causal)
-        return self.project_out(rearrange(attended, "batch heads query d_head -> batch query (heads d_head)"))
+        return self.project_out(attended.transpose(1, 2).flatten(2))  # (batch, query, heads * d_head)
 
     def _split(self, x: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch heads seq d_head"]:
-        return rearrange(x, "batch seq (heads d_head) -> batch heads seq d_head", heads=self.n_heads)
+        return x.unflatten(2, (self.n_heads, -1)).transpose(1, 2)
 
 
 def check_heads(d_model: int, n_heads: int) -> None:
@@ -300,13 +307,13 @@ def check_heads(d_model: int, n_heads: int) -> None:
     Raises:
         ValueError: names both values and the nearest numbers of heads that would do.
     """
-    if d_model < 1 or n_heads < 1:
-        raise ValueError(f"d_model and n_heads must be positive, got d_model={d_model}, n_heads={n_heads}")
-    if d_model % n_heads:
+    if d_model < 1:
+        raise ValueError(f"d_model must be positive, got d_model={d_model}, n_heads={n_heads}")
+    if n_heads < 1 or d_model % n_heads:
         divisors = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
         nearest = sorted(sorted(divisors, key=lambda heads: abs(heads - n_heads))[:3])
         raise ValueError(
-            f"n_heads must divide d_model, got d_model={d_model}, n_heads={n_heads}; "
+            f"n_heads must be positive and divide d_model, got d_model={d_model}, n_heads={n_heads}; "
             f"nearest that do: {', '.join(map(str, nearest))}"
         )
 

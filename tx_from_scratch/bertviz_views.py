@@ -57,7 +57,8 @@ def head_view(
             `encoder_tokens`, `decoder_tokens`; further options of `bertviz.head_view`.
 
     Raises:
-        ValueError: tokens and weights differ in number, or there are more weights than a page can draw.
+        ValueError: tokens and weights, or the layers of several attentions, differ in number; or there are
+            more weights than a page can draw.
         ModuleNotFoundError: bertviz is not installed.
     """
     import bertviz
@@ -123,8 +124,8 @@ def _frame(page: str, script: str, title: str, height: int) -> HTML:
     document = _PAGE.format(
         title=html.escape(title),
         view=view,
-        # A token may hold anything, the end of a script or a comment included.
-        parameters=json.dumps(parameters).replace("<", r"\u003c"),
+        # A token may hold anything, the end of a script or one of our placeholders included.
+        parameters=json.dumps(parameters).replace("<", r"\u003c").replace("@", r"\u0040"),
         **{name.partition("-")[0]: f"/*@@tx:{name}@@*/" for name in ("jquery", "d3")},
         script=f"/*@@tx:{script}@@*/",
     )
@@ -161,17 +162,24 @@ def _check(attention: Any, tokens: Sequence[str] | None, views: dict[str, Any]) 
         "cross_attention": (views.get("cross_attention"), target, source),
     }
     count = longest = 0
+    layers: dict[str, int] = {}
     for name, (weights, query_tokens, key_tokens) in kinds.items():
         if weights is None:
             continue
         if query_tokens is None or key_tokens is None:
             raise ValueError(f"{name} needs its tokens: pass tokens, or encoder_tokens and decoder_tokens")
+        layers[name] = len(weights)
         for layer in weights:
             _check_layer(name, layer, query_tokens, key_tokens)
             count += layer.numel()
         longest = max(longest, len(query_tokens), len(key_tokens))
-    if not longest:
+    if not count:
         raise ValueError("attention must hold at least one layer of weights, and tokens at least one token")
+    if len(set(layers.values())) > 1:  # BertViz would number the layers of the first, and drop the rest
+        raise ValueError(
+            f"all attentions of one view must have as many layers, got {layers}; "
+            "choose layers, as in decoder_attention[:2], or show them in views of their own"
+        )
     if count > MOST_WEIGHTS:
         raise ValueError(
             f"attention holds {count:,} weights, more than the {MOST_WEIGHTS:,} that a page draws well; "

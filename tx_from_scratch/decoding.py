@@ -5,22 +5,24 @@
               log p(Y | X) / ((5 + |Y|) / 6)^alpha          Wu et al. 2016, arXiv:1609.08144
 
 Both take any model that can `start_decoding(source)`, stop as soon as no row can change any more, and treat
-every row as if it were alone.
+every row as if it were alone. Padding fills rows up behind their end; it is never written before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-Tokens = Int[Tensor, "batch length"]
+Source = Int[Tensor, "batch source"]
+Written = Int[Tensor, "batch written"]
 
 
+@runtime_checkable
 class State(Protocol):
     """A half-written batch: see `transformer.DecodingState`."""
 
@@ -29,6 +31,7 @@ class State(Protocol):
     def select(self, rows: Int[Tensor, "new_batch"]) -> None: ...
 
 
+@runtime_checkable
 class SpecialTokens(Protocol):
     """The three tokens that decoding must know."""
 
@@ -42,16 +45,17 @@ class SpecialTokens(Protocol):
     def eos_id(self) -> int: ...
 
 
+@runtime_checkable
 class Decodable(Protocol):
     """What a model must offer to be decoded from: see `transformer.Transformer`."""
 
     @property
     def config(self) -> SpecialTokens: ...
 
-    def start_decoding(self, source: Tokens) -> State: ...
+    def start_decoding(self, source: Source) -> State: ...
 
 
-def greedy_decode(model: Decodable, source: Tokens, *, max_new_tokens: int | None = None) -> Tokens:
+def greedy_decode(model: Decodable, source: Source, *, max_new_tokens: int | None = None) -> Written:
     """Write the most probable token, again and again, until every row has ended.
 
     Args:
@@ -64,31 +68,32 @@ def greedy_decode(model: Decodable, source: Tokens, *, max_new_tokens: int | Non
         (batch, length) tokens without the start token, up to and including `eos_id`, then `pad_id`.
 
     Raises:
-        ValueError: `max_new_tokens` is not positive.
+        ValueError: `max_new_tokens` is not positive, or `source` holds no token.
     """
     pad, bos, eos = model.config.pad_id, model.config.bos_id, model.config.eos_id
     limits = _limits(source, pad, max_new_tokens)
-    with _evaluating(model), torch.no_grad():
+    with _evaluating(model), torch.inference_mode():
         state = model.start_decoding(source)
         token = torch.full_like(source[:, :1], bos)
         written: list[Tensor] = []
         ended = torch.zeros_like(token, dtype=torch.bool)
-        while True:
-            token = state.next_logits(token).argmax(dim=-1, keepdim=True).masked_fill(ended, pad)
+        while not ended.all():
+            logits = _without(pad, state.next_logits(token))
+            token = logits.argmax(dim=-1, keepdim=True).to(source.dtype).masked_fill(ended, pad)
             written.append(token)
             ended = ended | (token == eos) | (limits <= len(written))[:, None]
-            if ended.all():
-                return torch.cat(written, dim=1)
+    # Joined out here, so that the caller gets an ordinary tensor, which autograd may save.
+    return torch.cat(written, dim=1)
 
 
 def beam_search(
     model: Decodable,
-    source: Tokens,
+    source: Source,
     *,
     beam_size: int = 4,
     length_penalty: float = 0.6,
     max_new_tokens: int | None = None,
-) -> Tokens:
+) -> Written:
     """Keep the `beam_size` best beginnings; return the best finished sequence of each row.
 
     A finished sequence Y is scored log p(Y | X) / ((5 + |Y|) / 6)^length_penalty, where |Y| counts the end
@@ -107,7 +112,8 @@ def beam_search(
         (batch, length) tokens without the start token, up to and including `eos_id`, then `pad_id`.
 
     Raises:
-        ValueError: `beam_size` or `max_new_tokens` is not positive, or `length_penalty` is negative.
+        ValueError: `beam_size` or `max_new_tokens` is not positive, `length_penalty` is negative, or `source`
+            holds no token.
 
     Source: Wu et al. 2016, section 7, arXiv:1609.08144; Vaswani et al. 2017, section 6.1, arXiv:1706.03762.
     """
@@ -120,7 +126,7 @@ def beam_search(
     batch, device = source.shape[0], source.device
     first_row = torch.arange(batch, device=device)[:, None] * beam_size  # of each row's beams
 
-    with _evaluating(model), torch.no_grad():
+    with _evaluating(model), torch.inference_mode():
         state = model.start_decoding(source)
         state.select(torch.arange(batch, device=device).repeat_interleave(beam_size))
         # All beams start alike, so only the first may go on; the others would repeat it.
@@ -133,7 +139,8 @@ def beam_search(
         token = torch.full((batch * beam_size, 1), bos, dtype=source.dtype, device=device)
 
         for length in range(1, int(limits.max()) + 1):
-            steps = state.next_logits(token).float().log_softmax(dim=-1)  # (batch * beam, vocab)
+            steps = state.next_logits(token).float().log_softmax(dim=-1)
+            steps = _without(pad, steps)  # (batch * beam, vocab)
             vocab_size = steps.shape[-1]
             totals = (live.view(-1, 1) + steps).view(batch, beam_size * vocab_size)
             # Twice the beam: even if every beam's best continuation ends, enough go on.
@@ -145,7 +152,7 @@ def beam_search(
 
             # Sequences that end here compete; a row that reaches its limit with none takes what it has.
             score = totals / ((5 + length) / 6) ** length_penalty
-            finished = (token == eos) & (limits >= length)[:, None]
+            finished = (token == eos) & (limits >= length)[:, None] & ~totals.isneginf()
             cut_off = (limits == length) & best.isneginf() & ~finished.any(dim=-1)
             value, which = score.where(finished | cut_off[:, None], -torch.inf).max(dim=-1)
             better = value > best
@@ -162,11 +169,12 @@ def beam_search(
             written = grown.gather(1, keep[..., None].expand(-1, -1, length))
             token = written[..., -1].reshape(-1, 1)
             state.select((first_row + beam.gather(1, keep)).view(-1))
-    return answer[:, : int(lengths.max())]
+    # Copied out here, so that the caller gets an ordinary tensor, which autograd may save.
+    return answer[:, : int(lengths.max())].clone()
 
 
 def sequence_log_probability(
-    model: nn.Module, source: Tokens, target: Tokens, *, pad_id: int = 0, bos_id: int = 1
+    model: nn.Module, source: Source, target: Written, *, pad_id: int = 0, bos_id: int = 1
 ) -> Float[Tensor, "batch"]:
     """log p(target | source) of each row in one parallel pass; what `beam_search` adds up step by step.
 
@@ -184,13 +192,24 @@ def sequence_log_probability(
         return chosen.masked_fill(target == pad_id, 0.0).sum(dim=1)
 
 
-def _limits(source: Tokens, pad_id: int, max_new_tokens: int | None) -> Int[Tensor, "batch"]:
+def _limits(source: Source, pad_id: int, max_new_tokens: int | None) -> Int[Tensor, "batch"]:
     """The longest output of each row."""
+    if source.ndim != 2 or not source.numel():
+        raise ValueError(
+            f"source must have shape (batch, length) and hold at least one token, got {tuple(source.shape)}"
+        )
     if max_new_tokens is None:
         return (source != pad_id).sum(dim=1) + 50
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be positive, got {max_new_tokens}")
     return torch.full_like(source[:, 0], max_new_tokens)
+
+
+def _without(token: int, scores: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
+    """The same scores, but this token can't be chosen."""
+    scores = scores.clone()
+    scores[:, token] = -torch.inf
+    return scores
 
 
 @contextmanager

@@ -118,6 +118,9 @@ def without_docstrings(source: str) -> str:
         first, last = node.body[0].lineno, node.body[0].end_lineno or node.body[0].lineno
         if len(node.body) == 1:  # nothing would be left: keep the function whole
             continue
+        indent = lines[first - 1].encode()[: node.body[0].col_offset]
+        if indent.strip() or node.body[1].lineno == last:  # other code shares its lines
+            continue
         dropped.update(range(first, last + 1))
         if last < len(lines) and not lines[last].strip():  # the blank line behind it
             dropped.add(last + 1)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
-from IPython.display import display
+from IPython.display import Markdown, display
 from matplotlib import style as matplotlib_style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -55,18 +55,21 @@ def use_style() -> None:
     matplotlib_style.use(STYLE)
 
 
-def show(figure: Figure, *, alt: str) -> None:
-    """Show a figure with its alternative text, and close it.
+def show(figure: Figure, *, alt: str, caption: str) -> None:
+    """Show a figure with its caption and alternative text, and close it.
 
     Args:
         figure: what to show.
         alt: what a reader who can't see it needs to know; the screen reader reads it out.
+        caption: what to look for, in Markdown; stands below the figure.
 
     Raises:
-        ValueError: `alt` is empty.
+        ValueError: `alt` or `caption` is empty.
     """
     if not alt.strip():
         raise ValueError("alt must describe the figure for readers who can't see it, got an empty text")
+    if not caption.strip():
+        raise ValueError("caption must say what to look for in the figure, got an empty text")
     picture = io.BytesIO()
     # No software version or date inside, so that the same figure is the same file.
     figure.savefig(picture, format="png", metadata={"Software": None})
@@ -74,8 +77,9 @@ def show(figure: Figure, *, alt: str) -> None:
     display(
         {"image/png": picture.getvalue(), "text/plain": alt},
         raw=True,
-        metadata={"image/png": {"alt": alt}, "alt": alt},
+        metadata={"image/png": {"alt": alt}},
     )
+    display(Markdown(f"*{caption}*"))
 
 
 def heat_map(

@@ -34,10 +34,10 @@ def sinusoidal_table(
     if base <= 0:
         raise ValueError(f"base must be positive, got {base}")
     precise = torch.float32 if positions.device.type == "mps" else torch.float64
-    column = torch.arange(d_model, device=positions.device)
-    exponent = (column - column % 2).to(precise) / d_model  # 0, 0, 2/d, 2/d, 4/d, ...
-    angle = positions[..., None].to(precise) / base**exponent
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
+    exponent = torch.arange(0, d_model, 2, dtype=precise, device=positions.device) / d_model  # 2i / d_model
+    angle = positions[..., None] / base**exponent  # (..., seq, columns 2i)
+    hands = torch.stack([angle.sin(), angle.cos()], dim=-1)  # (..., seq, columns 2i, 2)
+    return hands.flatten(-2)[..., :d_model].float()
 
 
 class SinusoidalPositions(nn.Module):

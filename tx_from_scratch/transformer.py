@@ -256,7 +256,9 @@ class Transformer(nn.Module):
 
     def start_decoding(self, source: SourceTokens) -> DecodingState:
         """Read the source once; the state then yields the logits of one new token after another."""
-        return DecodingState(self, self.encode(source), self.memory_mask(source))
+        mask = self.memory_mask(source)
+        # Without padding no step needs a mask, which spares each of them some work.
+        return DecodingState(self, self.encode(source), None if mask.all() else mask)
 
     def _embed(self, tokens: Int[Tensor, "batch seq"], start: int = 0) -> Stream:
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
@@ -292,7 +294,7 @@ class DecoderCache:
 class DecodingState:
     """A half-written batch of targets: the memory, its mask, and what the decoder has cached."""
 
-    def __init__(self, model: Transformer, memory: Memory, memory_mask: MemoryMask) -> None:
+    def __init__(self, model: Transformer, memory: Memory, memory_mask: MemoryMask | None) -> None:
         self.model = model
         self.memory = memory
         self.memory_mask = memory_mask
@@ -305,7 +307,8 @@ class DecodingState:
 
     def select(self, rows: Int[Tensor, "new_batch"]) -> None:
         """Keep these batch rows, in this order; a row may be repeated."""
-        self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        self.memory = self.memory[rows]
+        self.memory_mask = None if self.memory_mask is None else self.memory_mask[rows]
         self.cache.select(rows)
 
 
