@@ -298,7 +298,7 @@ class MultiHeadAttention(nn.Module):
         return self.project_out(attended.transpose(1, 2).flatten(2))  # (batch, query, heads * d_head)
 
     def _split(self, x: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch heads seq d_head"]:
-        return x.unflatten(2, (self.n_heads, -1)).transpose(1, 2)
+        return torch.unflatten(x, 2, (self.n_heads, -1)).transpose(1, 2)
 
 
 def check_heads(d_model: int, n_heads: int) -> None:

@@ -72,6 +72,8 @@ def info(options: argparse.Namespace) -> int:
     from tx_from_scratch.transformer import Transformer, TransformerConfig
     from tx_from_scratch.translator import Translator, machine
 
+    path = options.checkpoint
+    translator = Translator.load(path) if path else Translator.pretrained()
     try:
         print(f"tx_from_scratch  {version('tx_from_scratch')}")
     except PackageNotFoundError:
@@ -88,10 +90,7 @@ def info(options: argparse.Namespace) -> int:
             model = Transformer(config)
         print(f"{name:16} {_count(model):,}")
 
-    translator = (
-        Translator.pretrained() if options.checkpoint is None else Translator.load(options.checkpoint)
-    )
-    print("\nTranslator" if options.checkpoint else "\nTranslator that comes with this package")
+    print("\nTranslator" if path else "\nTranslator that comes with this package")
     print(f"{'parameters':16} {_count(translator.model):,}")
     print(f"{'numbers':16} 1 to {translator.high - 1:,}")
     for name, value in translator.provenance.items():

@@ -79,6 +79,8 @@ def train(settings: Settings, seed: int, *, steps: int | None = None) -> tuple[T
         seed=seed,
         progress=False,
     )
+    if history.interrupted:  # `fit` returns what it has; a study must not store that as a whole run
+        raise KeyboardInterrupt
     loss = torch.tensor(history.loss).unfold(0, 20, 20).mean(dim=1)
     return model, [round(value, 4) for value in loss.tolist()]
 

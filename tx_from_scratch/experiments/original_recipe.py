@@ -9,8 +9,8 @@ STUDY = Study(
     arms={
         "as in the paper": RECIPE,
         "no warm-up": {**RECIPE, "rise": False},
-        "twice the rate": {**RECIPE, "factor": 0.3},
-        "twice the rate, no warm-up": {**RECIPE, "factor": 0.3, "rise": False},
+        "three times the rate": {**RECIPE, "factor": 0.45},
+        "three times the rate, no warm-up": {**RECIPE, "factor": 0.45, "rise": False},
         "PyTorch's Adam": {**RECIPE, "betas": [0.9, 0.999], "eps": 1e-8},
         "no dropout": {**RECIPE, "dropout": 0.0},
         "no label smoothing": {**RECIPE, "smoothing": 0.0},
