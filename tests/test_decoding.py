@@ -300,7 +300,7 @@ class TestSequenceLogProbability:
     def test_it_sums_the_steps(self, model, tiny, source):
         """Written out token by token from full passes; padding behind the end counts nothing."""
         target = torch.tensor([[3, 9, tiny.eos_id, tiny.pad_id], [5, 2, 0, tiny.eos_id]])
-        actual = sequence_log_probability(model, source, target, pad_id=tiny.pad_id, bos_id=tiny.bos_id)
+        actual = sequence_log_probability(model, source, target)
         for row, length in enumerate((3, 4)):
             written, total = [tiny.bos_id], 0.0
             for token in target[row, :length].tolist():
@@ -313,9 +313,7 @@ class TestSequenceLogProbability:
     def test_probabilities_of_all_next_tokens_sum_to_one(self, model, tiny, source):
         """Over all tokens but padding, whose probability is what is missing."""
         others = torch.tensor([[token] for token in range(13) if token != tiny.pad_id])
-        totals = sequence_log_probability(
-            model, source[:1].expand(12, -1), others, pad_id=tiny.pad_id, bos_id=tiny.bos_id
-        )
+        totals = sequence_log_probability(model, source[:1].expand(12, -1), others)
         padding = model(source[:1], torch.tensor([[tiny.bos_id]])).softmax(dim=-1)[0, 0, tiny.pad_id]
         torch.testing.assert_close(totals.exp().sum() + padding, torch.tensor(1.0))
 

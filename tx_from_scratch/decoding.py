@@ -55,6 +55,16 @@ class Decodable(Protocol):
     def start_decoding(self, source: Source) -> State: ...
 
 
+@runtime_checkable
+class Scorable(Protocol):
+    """What a model must offer to have its probabilities read off: logits of every next token at once."""
+
+    @property
+    def config(self) -> SpecialTokens: ...
+
+    def __call__(self, source: Source, target: Written) -> Float[Tensor, "batch written vocab"]: ...
+
+
 def greedy_decode(model: Decodable, source: Source, *, max_new_tokens: int | None = None) -> Written:
     """Write the most probable token, again and again, until every row has ended.
 
@@ -173,23 +183,20 @@ def beam_search(
     return answer[:, : int(lengths.max())].clone()
 
 
-def sequence_log_probability(
-    model: nn.Module, source: Source, target: Written, *, pad_id: int = 0, bos_id: int = 1
-) -> Float[Tensor, "batch"]:
+def sequence_log_probability(model: Scorable, source: Source, target: Written) -> Float[Tensor, "batch"]:
     """log p(target | source) of each row in one parallel pass; what `beam_search` adds up step by step.
 
     Args:
-        model: maps (source, shifted target) to logits, as `Transformer` does.
+        model: maps (source, shifted target) to logits.
         source: (batch, source) tokens.
         target: (batch, target) tokens as decoding returns them: no start token, `pad_id` after the end.
-        pad_id: tokens that count nothing.
-        bos_id: the start token put in front.
     """
+    pad, bos = model.config.pad_id, model.config.bos_id
     with _evaluating(model), torch.no_grad():
-        shifted = torch.cat([torch.full_like(target[:, :1], bos_id), target[:, :-1]], dim=1)
+        shifted = torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
         steps = model(source, shifted).float().log_softmax(dim=-1)
         chosen = steps.gather(-1, target[..., None])[..., 0]
-        return chosen.masked_fill(target == pad_id, 0.0).sum(dim=1)
+        return chosen.masked_fill(target == pad, 0.0).sum(dim=1)
 
 
 def _limits(source: Source, pad_id: int, max_new_tokens: int | None) -> Int[Tensor, "batch"]:

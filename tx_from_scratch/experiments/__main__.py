@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from tx_from_scratch.experiments import original_heads, original_recipe
+from tx_from_scratch.experiments.original_heads import STUDY as ORIGINAL_HEADS
+from tx_from_scratch.experiments.original_recipe import STUDY as ORIGINAL_RECIPE
 from tx_from_scratch.experiments.study import Study
 
-STUDIES: dict[str, Study] = {study.name: study for study in (original_heads.STUDY, original_recipe.STUDY)}
+STUDIES: dict[str, Study] = {study.name: study for study in (ORIGINAL_HEADS, ORIGINAL_RECIPE)}
 
 
 def main() -> None:
