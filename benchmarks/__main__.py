@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 BENCHMARKS: dict[str, tuple[Callable[[int], list[Any]], int]] = {
     "encoder_layer": (lambda rounds: compare(encoder_layer.contenders(), rounds=rounds), 40),
     "decoding": (lambda rounds: compare(decoding.contenders(), rounds=rounds), 21),
-    "attention_paths": (lambda rounds: attention_paths.measure(rounds=rounds), 9),
+    "attention_paths": (lambda rounds: attention_paths.measure(rounds=rounds), 7),
 }
 
 

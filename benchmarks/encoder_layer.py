@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
-from x_transformers import Encoder
+from x_transformers import Encoder  # type: ignore[import-untyped]
 
 from benchmarks.measure import Contender, count_parameters, train_step
 from tx_from_scratch.transformer import EncoderLayer
@@ -39,7 +39,7 @@ def contenders() -> list[Contender]:
         num_attention_heads=N_HEADS,
         num_key_value_heads=N_HEADS,
         intermediate_size=D_FF * 2 // 3,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # type: ignore[call-arg]
     )
     llama = LlamaDecoderLayer(config, layer_idx=0)
     llama.self_attn.is_causal = False
@@ -61,7 +61,7 @@ def contenders() -> list[Contender]:
         contender(
             "transformers LlamaDecoderLayer",
             llama,
-            f"Pre-RMSNorm, RoPE, SwiGLU of width {config.intermediate_size} (as many parameters); causality off",
+            f"Pre-RMSNorm, RoPE, SwiGLU of width {config.intermediate_size} (as many parameters), not causal",
             position_embeddings=angles,
         ),
     ]

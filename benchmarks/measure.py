@@ -1,9 +1,9 @@
 """How the benchmarks measure: interleaved rounds, and the median over rounds of the ratio to one reference.
 
-A machine's speed drifts with heat, with its clock and with whoever else is using it. Seconds from two runs can
-therefore not be compared, and neither can those of two halves of one run. So every contender runs once in each
-round, in an order drawn anew, and is divided by the reference *of the same round*; the median over the rounds
-then forgets the rounds in which something else happened.
+A machine's speed drifts with heat, with its clock and with whoever else is using it. Seconds of two runs can
+therefore not be compared, and neither can those of two halves of one run. So every contender runs once in
+each round, in an order drawn anew, and is divided by the reference *of the same round*; the median over the
+rounds then forgets those in which something else happened.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,14 +106,13 @@ def _divide(times: Sequence[float], reference: Sequence[float]) -> list[float]:
 
 
 def peak_bytes(task: Callable[[], object]) -> int:
-    """The most bytes that tensors made by `task` hold at once, on the CPU; exact, whatever else is running."""
+    """The most bytes that the tensors made by `task` hold at once, on the CPU; the same in every run."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         task()
-    assert profiler.profiler is not None
-    assert profiler.profiler.kineto_results is not None
+    trace: Any = profiler.profiler
     changes = sorted(
         (event.start_ns(), event.nbytes())
-        for event in profiler.profiler.kineto_results.events()
+        for event in trace.kineto_results.events()
         if event.name() == "[memory]"
     )
     held = peak = 0
@@ -130,9 +130,4 @@ def count_parameters(model: nn.Module) -> int:
 def train_step(model: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> None:
     """Forward and backward, down to the gradients of the parameters and of the input."""
     model.zero_grad(set_to_none=True)
-    call(x.detach().requires_grad_()).backward(gradient)
-
-
-def small_vocabulary_tokens(batch: int, length: int, vocab_size: int) -> Tensor:
-    """Random tokens, (batch, length), none of the first three, which stand for padding, start and end."""
-    return torch.randint(3, vocab_size, (batch, length))
+    torch.autograd.backward(call(x.detach().requires_grad_()), gradient)

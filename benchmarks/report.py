@@ -32,7 +32,8 @@ def _source(run: dict[str, Any]) -> str:
     versions = ", ".join(f"{package} {version}" for package, version in run["versions"].items())
     load = "" if run["load_at_start"] is None else f", load {run['load_at_start']:.1f} at the start"
     return (
-        f"{run['date']}, {run['processor']}, {run['threads']} threads on {run['processors']} processors{load}; "
+        f"{run['date']}, {run['processor']}, "
+        f"{run['threads']} threads on {run['processors']} processors{load}; "
         f"Python {run['python']}, {versions}; commit {run['commit'] or 'unknown'}."
     )
 
@@ -61,7 +62,7 @@ def _paths(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         lines.append(
             f"| {row['length']:,} | {'yes' if row['causal'] else 'no'} | {row['time_ratio']:.2f} "
-            f"| {row['memory_ratio']:.1f} | {row['fused_megabytes']:.1f} MB |"
+            f"| {row['memory_ratio']:.1f} | {row['fused_mebibytes']:.1f} MiB |"
         )
     return "\n".join(lines)
 

@@ -74,7 +74,7 @@ def test_a_run_with_other_settings_is_made_again(counted, tmp_path):
     assert len(made) == 10
 
 
-@pytest.mark.without_shape_checks
+@pytest.mark.usefixtures("without_shape_checks")
 def test_unknown_names_are_errors_that_list_the_known_ones(counted, tmp_path):
     study, _ = counted
     results = study.run(folder=tmp_path, report=lambda line: None)
