@@ -177,6 +177,14 @@ class TestGreedyDecoding:
         assert rows_of(output) == expected
         assert model.steps == output.shape[1]
 
+    @pytest.mark.parametrize("decode", [greedy_decode, beam_search])
+    def test_what_it_writes_can_be_trained_on(self, model, source, decode):
+        """Decoding runs in inference mode, whose tensors can't take part in a backward pass; ours can."""
+        written = decode(model, source, max_new_tokens=4)
+        assert not written.is_inference()
+        model(source, written).sum().backward()
+        assert model.embedding.weight.grad.isfinite().all()
+
     def test_it_equals_full_passes_without_a_cache(self, model, tiny, source):
         """The argmax of the whole forward pass at every step, over rows of unequal length."""
         written = torch.full((2, 1), tiny.bos_id)
