@@ -210,6 +210,15 @@ def test_a_signal_loses_nothing(task, tmp_path, number):
     assert_same_weights(resumed, uninterrupted)
 
 
+@pytest.fixture
+def heeded_interrupts():
+    """SIGINT raises KeyboardInterrupt, as in a terminal; a shell's background jobs start out ignoring it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_interrupts")
 def test_handlers_are_put_back_and_a_second_signal_is_not_swallowed(task):
     """The second Ctrl-C within one step interrupts at once, as it would without `fit`."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
