@@ -324,3 +324,18 @@ def test_train_under_torchrun(tmp_path):
     one, two = Translator.load(alone).model.state_dict(), Translator.load(path).model.state_dict()
     for name, weight in one.items():
         torch.testing.assert_close(weight, two[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_source_must_be_english_and_text():
+    """The shared vocabulary holds German words too; they are no input."""
+    from tx_from_scratch.translator import Translator
+
+    translator = Translator.pretrained()
+    with pytest.raises(ValueError, match="drei"):
+        translator.translate(["drei"])
+    with pytest.raises(TypeError, match="723"):
+        translator.translate([723])
+    with pytest.raises(ValueError, match="beam_size"):
+        translator.translate(["723"], beam_size=2.5)
+    assert translator.translate(["523"]) == [["fünf", "hundert", "drei", "und", "zwanzig"]]

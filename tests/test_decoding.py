@@ -331,7 +331,7 @@ class TestErrors:
     @pytest.mark.parametrize("search", SEARCHES)
     @pytest.mark.parametrize("limit", [0, -3])
     def test_there_must_be_room(self, search, limit):
-        with pytest.raises(ValueError, match=f"max_new_tokens must be positive, got {limit}"):
+        with pytest.raises(ValueError, match=f"max_new_tokens must be a positive integer, got {limit}"):
             search(random_stub(5), source_of([3]), max_new_tokens=limit)
 
     @pytest.mark.parametrize("search", SEARCHES)
@@ -346,5 +346,5 @@ class TestErrors:
         ("name", "value"), [("beam_size", 0), ("beam_size", -1), ("length_penalty", -0.5)]
     )
     def test_a_beam_has_a_width_and_a_penalty(self, name, value):
-        with pytest.raises(ValueError, match=f"{name} must (be positive|not be negative), got {value}"):
+        with pytest.raises(ValueError, match=f"{name} must (be a positive integer|not be negative), got {value}"):
             beam_search(random_stub(5), source_of([3]), max_new_tokens=4, **{name: value})

@@ -299,3 +299,17 @@ class TestErrors:
     def test_context_of_another_batch_is_refused(self):
         with pytest.raises(ValueError, match="must agree in batch"):
             attention()(torch.randn(2, 5, 12), torch.randn(3, 7, 12))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_stream_of_the_wrong_kind_is_refused_before_any_product():
+    """Width, axes and dtype, by name."""
+    attention = MultiHeadAttention(12, 3)
+    good = torch.randn(2, 5, 12)
+    for x in (torch.randn(2, 5, 10), torch.randn(5, 12), torch.ones(2, 5, 12, dtype=torch.int64)):
+        with pytest.raises(ValueError, match=r"x must be .*d_model=12"):
+            attention(x)
+        with pytest.raises(ValueError, match=r"context must be .*d_model=12"):
+            attention(good, x)
+    with pytest.raises(TypeError, match=r"n_heads=2\.0"):
+        MultiHeadAttention(10, 2.0)

@@ -278,11 +278,13 @@ class MultiHeadAttention(nn.Module):
             cache: holds the keys and values of the past. In self-attention those of `x` are appended; in
                 cross-attention those of `context` are computed once and read from then on.
         """
+        self._check_stream(x, "x")
         query = self._split(self.project_query(x))
         if context is not None and cache is not None and cache.length:
             key, value = cache.contents()
         else:
             source = x if context is None else context
+            self._check_stream(source, "context")
             key, value = self._split(self.project_key(source)), self._split(self.project_value(source))
             if cache is not None:
                 key, value = cache.append(key, value)
@@ -297,6 +299,14 @@ class MultiHeadAttention(nn.Module):
             attended = fused_attention(query, key, value, mask=mask, bias=bias, causal=causal)
         return self.project_out(attended.transpose(1, 2).flatten(2))  # (batch, query, heads * d_head)
 
+    def _check_stream(self, x: Tensor, name: str) -> None:
+        d_model = self.project_query.in_features
+        if x.ndim != 3 or x.shape[2] != d_model or not x.dtype.is_floating_point:
+            raise ValueError(
+                f"{name} must be a float tensor of shape (batch, seq, d_model={d_model}), "
+                f"got {x.dtype} of shape {tuple(x.shape)}"
+            )
+
     def _split(self, x: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch heads seq d_head"]:
         return torch.unflatten(x, 2, (self.n_heads, -1)).transpose(1, 2)
 
@@ -305,8 +315,11 @@ def check_heads(d_model: int, n_heads: int) -> None:
     """Refuse a number of heads that does not divide the width.
 
     Raises:
+        TypeError: one of them is not an integer.
         ValueError: names both values and the nearest numbers of heads that would do.
     """
+    if not (isinstance(d_model, int) and isinstance(n_heads, int)):
+        raise TypeError(f"d_model and n_heads must be integers, got d_model={d_model!r}, n_heads={n_heads!r}")
     if d_model < 1:
         raise ValueError(f"d_model must be positive, got d_model={d_model}, n_heads={n_heads}")
     if n_heads < 1 or d_model % n_heads:

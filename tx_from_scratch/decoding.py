@@ -127,8 +127,8 @@ def beam_search(
 
     Source: Wu et al. 2016, section 7, arXiv:1609.08144; Vaswani et al. 2017, section 6.1, arXiv:1706.03762.
     """
-    if beam_size < 1:
-        raise ValueError(f"beam_size must be positive, got {beam_size}")
+    if not isinstance(beam_size, int) or beam_size < 1:
+        raise ValueError(f"beam_size must be a positive integer, got {beam_size!r}")
     if length_penalty < 0:
         raise ValueError(f"length_penalty must not be negative, got {length_penalty}")
     pad, bos, eos = model.config.pad_id, model.config.bos_id, model.config.eos_id
@@ -207,8 +207,8 @@ def _limits(source: Source, pad_id: int, max_new_tokens: int | None) -> Int[Tens
         )
     if max_new_tokens is None:
         return (source != pad_id).sum(dim=1) + 50
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be positive, got {max_new_tokens}")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be a positive integer, got {max_new_tokens!r}")
     return torch.full_like(source[:, 0], max_new_tokens)
 
 

@@ -73,6 +73,8 @@ def capture_attention(model: nn.Module) -> Iterator[AttentionMaps]:
             model(source, target)
         maps["encoder.layers.0.attention"][0]  # (batch, heads, query, key)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     paths = {module: path for path, module in model.named_modules()}
     maps = AttentionMaps()
 

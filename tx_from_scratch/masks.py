@@ -40,7 +40,11 @@ def check_mask(mask: Tensor, *, name: str = "mask") -> None:
 
 
 def padding_mask(tokens: Int[Tensor, "batch key"], pad_id: int) -> Bool[Tensor, "batch 1 1 key"]:
-    """May attend where the token is a real one; the same for all heads and queries."""
+    """May attend where the token is a real one; the same for all heads and queries.
+
+    The two axes of length 1 matter: a mask of shape (batch, key) would be read as (query, key), without an
+    error where the batch happens to be as large as the number of queries.
+    """
     if tokens.ndim != 2:
         raise ValueError(f"tokens must have shape (batch, length), got {tuple(tokens.shape)}")
     return (tokens != pad_id)[:, None, None, :]
@@ -62,6 +66,8 @@ def causal_mask(
         device: where to build the mask.
     """
     key = query if key is None else key
+    if not (isinstance(query, int) and isinstance(key, int)):
+        raise TypeError(f"query and key must be integers, got query={query!r}, key={key!r}")
     if query < 0 or key < 0:
         raise ValueError(f"query and key must not be negative, got query={query}, key={key}")
     return torch.ones(query, key, dtype=torch.bool, device=device).tril(diagonal=key - query)

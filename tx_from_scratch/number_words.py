@@ -123,12 +123,20 @@ def parse_english(text: str) -> list[str]:
 
 def number_vocabulary(high: int) -> list[str]:
     """All English, then all German words that the numbers 1 <= n < high can need, in a fixed order."""
+    german = [word for n in _covering(high) for word in german_words(n)]
+    return list(dict.fromkeys(english_vocabulary(high) + german))
+
+
+def english_vocabulary(high: int) -> list[str]:
+    """All English words that the numbers 1 <= n < high can need, in a fixed order."""
+    return list(dict.fromkeys(word for n in _covering(high) for word in english_words(n)))
+
+
+def _covering(high: int) -> list[int]:
+    """Numbers below `high` that together need every word."""
     small = [n for n in (*range(1, 21), *range(30, 100, 10), 21, 100, 101) if n < high]
     scales = [count * 1000**scale for scale in range(1, 4) for count in (1, 2)]
-    covering = small + [n for n in scales if n < high] + [n + 1 for n in scales if n + 1 < high]
-    words = [word for n in covering for word in english_words(n)]
-    words += [word for n in covering for word in german_words(n)]
-    return list(dict.fromkeys(words))
+    return small + [n for n in scales if n < high] + [n + 1 for n in scales if n + 1 < high]
 
 
 def _groups(n: int) -> list[tuple[int, int]]:

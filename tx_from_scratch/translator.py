@@ -13,7 +13,7 @@ from torch import Tensor
 from tx_from_scratch.checkpointing import load_checkpoint, save_checkpoint
 from tx_from_scratch.data import LengthBatches, Vocabulary
 from tx_from_scratch.decoding import beam_search, greedy_decode
-from tx_from_scratch.number_words import parse_digits, parse_english
+from tx_from_scratch.number_words import english_vocabulary, parse_digits, parse_english
 from tx_from_scratch.transformer import Transformer, TransformerConfig
 
 MAX_NEW_TOKENS = 64
@@ -117,10 +117,15 @@ class Translator:
             return cls.load(path, device=device)
 
     def _words(self, text: str) -> list[str]:
+        if not isinstance(text, str):
+            raise TypeError(f"texts must hold strings, such as '723', got {text!r}")
         n = parse_digits(text)
         if n is not None and not 1 <= n < self.high:
             raise ValueError(f"text must be a number from 1 to {self.high - 1:,}, got {text.strip()}")
-        return parse_english(text)
+        words = parse_english(text)
+        # The model's own vocabulary holds German words too, which are no source.
+        Vocabulary(english_vocabulary(self.high)).encode(words)
+        return words
 
 
 def exact_match(model: Transformer, batches: LengthBatches) -> float:
