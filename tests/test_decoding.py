@@ -346,5 +346,6 @@ class TestErrors:
         ("name", "value"), [("beam_size", 0), ("beam_size", -1), ("length_penalty", -0.5)]
     )
     def test_a_beam_has_a_width_and_a_penalty(self, name, value):
-        with pytest.raises(ValueError, match=f"{name} must (be a positive integer|not be negative), got {value}"):
+        wanted = f"{name} must (be a positive integer|not be negative), got {value}"
+        with pytest.raises(ValueError, match=wanted):
             beam_search(random_stub(5), source_of([3]), max_new_tokens=4, **{name: value})
