@@ -3,25 +3,72 @@
 Batch 1, 4 layers that write, d_model 256, 8 heads, d_ff 1024, a vocabulary of 1,000, float32, random weights.
 Nobody can stop early. Ours and Marian first read a source of 16 tokens through 4 encoder layers, and then
 attend to it in every layer at every step; GPT-2 has one token as its prompt, no encoder, no cross-attention.
+So our parts also stand here without an encoder (`DecoderOnly`), which does what GPT-2 does.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from benchmarks.measure import Contender, count_parameters
+from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention
 from tx_from_scratch.decoding import greedy_decode
-from tx_from_scratch.transformer import Transformer, TransformerConfig
+from tx_from_scratch.feedforward import FeedForward
+from tx_from_scratch.positions import SinusoidalPositions
+from tx_from_scratch.residuals import PostNorm
+from tx_from_scratch.transformer import TiedEmbedding, Transformer, TransformerConfig
 
 NEW_TOKENS, SOURCE_LENGTH = 200, 16
 N_LAYERS, D_MODEL, N_HEADS, D_FF, VOCAB_SIZE = 4, 256, 8, 1024, 1000
 
 
+class DecoderOnly(nn.Module):
+    """The library's parts as a language model: no source, no cross-attention, one token as prompt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)
+        self.embedding = TiedEmbedding(VOCAB_SIZE, D_MODEL)
+        self.positions = SinusoidalPositions()
+        self.attention = nn.ModuleList(MultiHeadAttention(D_MODEL, N_HEADS) for _ in range(N_LAYERS))
+        self.feedforward = nn.ModuleList(FeedForward(D_MODEL, D_FF) for _ in range(N_LAYERS))
+        self.connections = nn.ModuleList(PostNorm(D_MODEL) for _ in range(2 * N_LAYERS))
+
+    def start_decoding(self, source: Tensor) -> DecoderOnlyState:
+        """The source only says how many rows there are."""
+        return DecoderOnlyState(self)
+
+
+class DecoderOnlyState:
+    """One cache for each layer."""
+
+    def __init__(self, model: DecoderOnly) -> None:
+        self.model = model
+        self.caches = [KeyValueCache() for _ in model.attention]
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        """Logits behind the last token, (batch, vocab)."""
+        model, start = self.model, self.caches[0].length
+        x = model.positions(model.embedding(tokens), torch.arange(start, start + tokens.shape[1])[None])
+        for layer, cache in enumerate(self.caches):
+            attention = model.attention[layer]
+            x = model.connections[2 * layer](x, lambda x: attention(x, causal=True, cache=cache))  # noqa: B023
+            x = model.connections[2 * layer + 1](x, model.feedforward[layer])
+        return model.embedding.logits(x)[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows."""
+        for cache in self.caches:
+            cache.select(rows)
+
+
 def contenders() -> list[Contender]:
-    """GPT-2 as the reference, Marian as the same architecture as ours, and ours."""
+    """GPT-2 as the reference, Marian as the same architecture as ours, ours, and our parts as in GPT-2."""
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     torch.manual_seed(0)
     source = torch.randint(3, VOCAB_SIZE, (1, SOURCE_LENGTH))  # 0, 1, 2 stand for padding, start and end
@@ -69,10 +116,12 @@ def contenders() -> list[Contender]:
             d_ff=D_FF,
         )
     )
-    for model in (gpt2, marian, ours):
+    decoder_only = DecoderOnly()
+    for model in (gpt2, marian, ours, decoder_only):
         model.train(False)
     with torch.no_grad():  # its logit is 0 then, which is never the largest of a thousand
-        ours.embedding.weight[ours.config.eos_id] = 0.0
+        for model in (ours, decoder_only):
+            model.embedding.weight[model.config.eos_id] = 0.0
 
     def generate(model: GPT2LMHeadModel | MarianMTModel, tokens: Tensor) -> None:
         output = model.generate(
@@ -103,6 +152,12 @@ def contenders() -> list[Contender]:
             lambda: _check_length(greedy_decode(ours, source, max_new_tokens=NEW_TOKENS)),
             count_parameters(ours),
             "encoder and decoder",
+        ),
+        Contender(
+            "tx_from_scratch parts, decoder only",
+            lambda: _check_length(greedy_decode(decoder_only, source, max_new_tokens=NEW_TOKENS)),
+            count_parameters(decoder_only),
+            "as GPT-2; sinusoids, Post-LN, ReLU",
         ),
     ]
 
