@@ -83,13 +83,8 @@ class TestHeatMap:
         assert np.allclose(image.get_array(), matrix)
         assert image.get_clim() == (0.0, 1.0)
         assert axes.yaxis_inverted()
-        assert [
-            (tick, label.get_text())
-            for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
-        ] == [
-            (0, "a"),
-            (1, "b"),
-        ]
+        assert axes.get_yticks().tolist() == [0, 1]
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
         assert [label.get_text() for label in axes.get_xticklabels()] == ["x", "y", "z"]
 
     def test_numbers_stand_in_their_cells_and_can_be_read(self):
