@@ -19,7 +19,7 @@ from benchmarks.measure import Contender, count_parameters
 from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention
 from tx_from_scratch.decoding import greedy_decode
 from tx_from_scratch.feedforward import FeedForward
-from tx_from_scratch.positions import SinusoidalPositions
+from tx_from_scratch.positions import SinusoidalPositions, sinusoidal_table
 from tx_from_scratch.residuals import PostNorm
 from tx_from_scratch.transformer import TiedEmbedding, Transformer, TransformerConfig
 
@@ -35,30 +35,43 @@ class DecoderOnly(nn.Module):
         self.config = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)
         self.embedding = TiedEmbedding(VOCAB_SIZE, D_MODEL)
         self.positions = SinusoidalPositions()
-        self.attention = nn.ModuleList(MultiHeadAttention(D_MODEL, N_HEADS) for _ in range(N_LAYERS))
-        self.feedforward = nn.ModuleList(FeedForward(D_MODEL, D_FF) for _ in range(N_LAYERS))
-        self.connections = nn.ModuleList(PostNorm(D_MODEL) for _ in range(2 * N_LAYERS))
+        self.layers = nn.ModuleList(DecoderOnlyLayer() for _ in range(N_LAYERS))
 
     def start_decoding(self, source: Tensor) -> DecoderOnlyState:
         """The source only says how many rows there are."""
         return DecoderOnlyState(self)
 
 
+class DecoderOnlyLayer(nn.Module):
+    """The library's decoder layer without its cross-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(D_MODEL, N_HEADS)
+        self.attention_connection = PostNorm(D_MODEL)
+        self.feedforward = FeedForward(D_MODEL, D_FF)
+        self.feedforward_connection = PostNorm(D_MODEL)
+
+    def forward(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+        x = self.attention_connection(x, lambda x: self.attention(x, causal=True, cache=cache))
+        return self.feedforward_connection(x, self.feedforward)
+
+
 class DecoderOnlyState:
-    """One cache for each layer."""
+    """One cache for each layer, and the table of all positions that will be written."""
 
     def __init__(self, model: DecoderOnly) -> None:
         self.model = model
-        self.caches = [KeyValueCache() for _ in model.attention]
+        self.caches = [KeyValueCache() for _ in model.layers]
+        self.table = sinusoidal_table(torch.arange(NEW_TOKENS), D_MODEL)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         """Logits behind the last token, (batch, vocab)."""
         model, start = self.model, self.caches[0].length
-        x = model.positions(model.embedding(tokens), torch.arange(start, start + tokens.shape[1])[None])
-        for layer, cache in enumerate(self.caches):
-            attention = model.attention[layer]
-            x = model.connections[2 * layer](x, lambda x: attention(x, causal=True, cache=cache))  # noqa: B023
-            x = model.connections[2 * layer + 1](x, model.feedforward[layer])
+        positions = torch.arange(start, start + tokens.shape[1])[None]
+        x = model.positions(model.embedding(tokens), positions, table=self.table)
+        for layer, cache in zip(model.layers, self.caches, strict=True):
+            x = layer(x, cache)
         return model.embedding.logits(x)[:, -1]
 
     def select(self, rows: Tensor) -> None:

@@ -87,6 +87,52 @@ def test_attention_equals_pytorch(mask):
     torch.testing.assert_close(explicit(query, key, value, mask=allowed), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("scale", [None, 1.0, 0.125, 3])
+@pytest.mark.parametrize("attend", PATHS)
+@pytest.mark.parametrize("mask", masks(5, 7))
+def test_scale_means_what_it_means_in_pytorch(attend, mask, scale):
+    """The same argument of F.scaled_dot_product_attention: output and gradients, with and without a bias."""
+    query, key, value = inputs()
+    cotangent = torch.randn(2, 3, 5, 6)
+    allowed = masks(5, 7)[mask]
+    readable = torch.ones((), dtype=torch.bool) if allowed is None else allowed
+    for bias in (torch.zeros(5, 7), torch.randn(5, 7)):
+
+        def pytorch(query: Tensor, key: Tensor, value: Tensor, bias: Tensor = bias) -> Tensor:
+            added = bias.masked_fill(~readable, -math.inf).expand(2, 3, 5, 7)
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=added, scale=scale)
+
+        actual = run(attend, query, key, value, cotangent, mask=allowed, bias=bias, scale=scale)
+        expected = run(pytorch, query, key, value, cotangent)
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attend", PATHS)
+@pytest.mark.parametrize("n_query", [1, 5])
+def test_scale_one_is_the_plain_product(attend, n_query):
+    """Q Kᵀ itself goes into the softmax, causal or not."""
+    query, key, value = inputs(n_query, 5)
+    scores = query @ key.mT
+    weights = scores.masked_fill(~causal_mask(n_query, 5), -math.inf).softmax(dim=-1)
+    torch.testing.assert_close(
+        attend(query, key, value, causal=True, scale=1.0), weights @ value, atol=1e-5, rtol=0
+    )
+    torch.testing.assert_close(
+        attend(query, key, value, scale=1.0), scores.softmax(dim=-1) @ value, atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("attend", PATHS)
+def test_a_small_scale_keeps_large_queries_finite(attend):
+    """A02: in float16 the unscaled product, 4 · 200 · 200 = 160,000, would be infinite, and NaN after it."""
+    query = torch.full((1, 1, 1, 4), 200.0, dtype=torch.float16)
+    key = torch.stack([query[0, 0, 0], query[0, 0, 0] - 50]).view(1, 1, 2, 4)
+    value = torch.tensor([1.0, 0.0]).half().view(1, 1, 2, 1)
+    output = attend(query, key, value, scale=2**-15)  # scores 4.88 and 3.66
+    expected = torch.tensor([160_000.0, 120_000.0]).mul(2**-15).softmax(dim=0)[0]
+    torch.testing.assert_close(output.flatten().float(), expected[None], atol=2e-3, rtol=0)
+
+
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_equals_the_definition(lengths, causal):
@@ -286,9 +332,9 @@ def test_causal_attention_materializes_no_mask(monkeypatch):
     calls = []
     kernel = F.scaled_dot_product_attention
 
-    def record(*args, attn_mask=None, is_causal=False):
+    def record(*args, attn_mask=None, is_causal=False, scale=None):
         calls.append((attn_mask is None, is_causal))
-        return kernel(*args, attn_mask=attn_mask, is_causal=is_causal)
+        return kernel(*args, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", record)
     for lengths in [(5, 5), (1, 7), (2, 7)]:
@@ -356,6 +402,13 @@ class TestErrors:
         assert str(shape) in str(error.value)
         with pytest.raises(ValueError, match="bias must broadcast to"):
             attend(query, key, value, bias=torch.ones(shape))
+
+    @pytest.mark.parametrize("scale", [0, -0.5, math.inf, math.nan, True, "1", torch.ones(())])
+    def test_a_scale_must_be_a_finite_positive_number(self, attend, scale):
+        query, key, value = inputs()
+        with pytest.raises(ValueError, match="scale must be a finite positive number") as error:
+            attend(query, key, value, scale=scale)
+        assert f"got {scale!r}" in str(error.value)
 
     @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
     def test_a_bias_must_be_a_float(self, attend, dtype):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -145,6 +146,45 @@ def test_translate_reads_lines(capsys, monkeypatch):
     expected = [f"{' '.join(german_words(n))}\t{join_compound(german_words(n))}" for n in range(1, 300)]
     assert len(lines) == 299
     assert sum(a == b for a, b in zip(lines, expected, strict=True)) >= 290
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("beam", ["1", "2"])
+def test_one_bad_number_does_not_cost_the_others(beam, capsys):
+    """All good ones in their order, one line for every bad one, and the status of wrong input."""
+    assert main(["translate", "--beam", beam, "23", "sevn", "42", "", "1000000", "drei"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == "drei und zwanzig\tdreiundzwanzig\nzwei und vierzig\tzweiundvierzig\n"
+    lines = errors.splitlines()
+    expected = [(2, "'sevn'"), (4, "text must hold"), (5, "from 1 to 999,999"), (6, "'drei'")]
+    for line, (place, part) in zip(lines, expected, strict=True):
+        assert line.startswith(f"python -m tx_from_scratch: error: argument {place}: ")
+        assert part in line
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_bad_lines_are_named_by_their_number(capsys, monkeypatch):
+    """Empty lines count, as an editor counts them, also beyond the first batch."""
+    lines = ["23"] * 130 + ["", "sevn", "2"] + ["3"] * 130 + ["forty two hundredz", "4"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    assert main(["translate"]) == 2
+    output, errors = capsys.readouterr()
+    numbers = [23] * 130 + [2] + [3] * 130 + [4]
+    expected = [f"{' '.join(german_words(n))}\t{join_compound(german_words(n))}" for n in numbers]
+    assert output.splitlines() == expected
+    places = [line.split(": ")[2] for line in errors.splitlines()]
+    assert places == ["line 132", "line 264"]
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("text", ["x" * 10_000, "7" * 10_000, "," * 10_000, "twenty-" + "x" * 10_000])
+def test_long_nonsense_is_cut_in_messages(text, capsys):
+    """Behind 60 characters."""
+    assert main(["translate", text, "7"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == "sieben\tsieben\n"
+    assert re.search(r"got '(x{60}…|7{60}…|,{60})'", errors)
+    assert len(errors) < 1_000
 
 
 @pytest.mark.parametrize(

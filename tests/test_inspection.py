@@ -10,10 +10,16 @@ import tokenize
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tx_from_scratch import attention, decoding, inspection, masks, positions, transformer
-from tx_from_scratch.attention import MultiHeadAttention, scaled_dot_product_attention
+from tx_from_scratch.attention import (
+    MultiHeadAttention,
+    ObservableAttention,
+    scaled_dot_product_attention,
+)
 from tx_from_scratch.decoding import greedy_decode
+from tx_from_scratch.feedforward import FeedForward
 from tx_from_scratch.inspection import (
     AttentionMaps,
     capture_attention,
@@ -89,6 +95,36 @@ class TestCapture:
             layer(torch.randn(2, 5, 12))
         assert list(maps) == [""]
 
+    @pytest.mark.parametrize(
+        "other", [nn.Identity(), nn.TransformerEncoderLayer(12, 3, 20), FeedForward(12, 20)]
+    )
+    def test_a_model_without_our_attention_is_refused(self, other):
+        """An empty dictionary at the end would look as if nothing had been attended to."""
+        with (
+            pytest.raises(ValueError, match=f"got a {type(other).__name__} without one"),
+            capture_attention(other),
+        ):
+            pytest.fail("the block must not run")
+
+    def test_other_kinds_of_attention_report_too(self):
+        """Whatever derives from ObservableAttention, at any depth."""
+
+        class Mean(ObservableAttention):
+            def forward(self, x: Tensor) -> Tensor:
+                weights = torch.full((x.shape[0], 1, x.shape[1], x.shape[1]), 1 / x.shape[1])
+                if self.observed:
+                    self.report(weights)
+                return weights[:, 0] @ x
+
+        model, x = nn.Sequential(nn.Identity(), Mean()), torch.randn(2, 5, 12)
+        with capture_attention(model) as maps:
+            output = model(x)
+        torch.testing.assert_close(output, x.mean(dim=1, keepdim=True).expand_as(x))
+        assert {path: [tuple(w.shape) for w in calls] for path, calls in maps.items()} == {
+            "1": [(2, 1, 5, 5)]
+        }
+        assert not model[1].observed
+
     def test_an_error_ends_the_capture(self, model, source, target):
         with pytest.raises(ZeroDivisionError), capture_attention(model) as maps:
             raise ZeroDivisionError
@@ -127,8 +163,11 @@ class TestStack:
     def test_what_can_not_be_stacked_is_named(self, model, source, target):
         with capture_attention(model) as maps:
             model(source, target)
-            with pytest.raises(ValueError, match=r"'nothing' matches none .*encoder\.layers\.0\.attention"):
+            with pytest.raises(ValueError, match=r"'nothing' matches none .*'encoder\.layers\.0\.attention'"):
                 maps.stack("nothing")
+            with pytest.raises(KeyError, match=r"'encoder' is none of .*'encoder\.layers\.0\.attention'"):
+                maps["encoder"]
+            assert "encoder" not in maps
             with pytest.raises(ValueError, match=r"different shapes: \[\(2, 3, 5, 5\), \(2, 3, 5, 7\)\]"):
                 maps.stack("decoder*")
             model.encode(source)
@@ -136,8 +175,13 @@ class TestStack:
                 maps.stack("encoder*")
 
     def test_an_empty_capture_says_so(self):
-        with pytest.raises(ValueError, match="matches none of the captured paths"):
+        """A block in which the model was never called, or its maps read too early."""
+        with pytest.raises(
+            ValueError, match=r"'\*' matches none .* none yet; call the model inside the block"
+        ):
             AttentionMaps().stack("*")
+        with pytest.raises(KeyError, match=r"'encoder' is none .* none yet; call the model inside the block"):
+            AttentionMaps()["encoder"]
 
 
 def stripped(source: str) -> str:

@@ -77,6 +77,27 @@ def test_multi_head_attention_equals_pytorch(crossed, bias, looked_at):
     torch.testing.assert_close(actual[-1], wanted[-1], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.1, 2])
+def test_scale_is_a_factor_on_the_queries(scale, looked_at):
+    """Theirs has no such argument, but its queries can carry the factor, and sqrt(d_head) = 2 too."""
+    ours = MultiHeadAttention(12, 3, scale=scale)
+    theirs = reference(ours)
+    with torch.no_grad():
+        theirs.in_proj_weight[:12] *= 2 * scale
+    x, context = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
+    expected, expected_weights = theirs(x, context, context, average_attn_weights=False)
+    torch.testing.assert_close(ours(x, context), expected, atol=1e-5, rtol=0)
+    if looked_at:
+        torch.testing.assert_close(looked_at[0], expected_weights, atol=1e-5, rtol=0)
+
+
+def test_without_a_scale_it_is_one_over_sqrt_d_head(looked_at):
+    ours, explained = attention(), MultiHeadAttention(12, 3, scale=0.5)
+    explained.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 5, 12)
+    torch.testing.assert_close(explained(x, causal=True), ours(x, causal=True), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_row_of_padding_spoils_no_gradient(dtype, looked_at):
     """A01, the open report of 2020: one sample whose keys are all padding, in a loss that ignores it.
@@ -280,6 +301,12 @@ class TestErrors:
     def test_width_must_be_positive(self):
         with pytest.raises(ValueError, match="d_model must be positive, got d_model=0"):
             MultiHeadAttention(0, 1)
+
+    @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan"), True, "0.5"])
+    def test_scale_must_be_a_finite_positive_number(self, scale):
+        with pytest.raises(ValueError, match="scale must be a finite positive number") as error:
+            MultiHeadAttention(12, 3, scale=scale)
+        assert f"got {scale!r}" in str(error.value)
 
     def test_another_batch_is_refused_by_the_cache(self):
         cache = KeyValueCache()

@@ -24,6 +24,16 @@ def test_post_norm_equals_its_formula():
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
+def test_dropout_follows_its_own_mode():
+    """Off in evaluation; and Monte Carlo dropout, which switches on nothing but dropout, works."""
+    torch.manual_seed(0)
+    connection, x = PostNorm(6, dropout=0.5).eval(), torch.randn(2, 5, 6)
+    assert torch.equal(connection(x, torch.tanh), connection(x, torch.tanh))
+    torch.testing.assert_close(connection(x, torch.tanh), connection.norm(x + torch.tanh(x)))
+    connection.dropout.train()
+    assert not torch.equal(connection(x, torch.tanh), connection(x, torch.tanh))
+
+
 def test_dropout_falls_on_the_sublayer_alone():
     """Section 5.4 of the paper: what the sublayer returns is dropped, the stream itself never is."""
     connection = PostNorm(6, dropout=0.4)

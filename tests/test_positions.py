@@ -71,6 +71,16 @@ def test_rows_may_have_positions_of_their_own():
     assert torch.equal(output[0, :2], output[1, 1:])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_computed_ahead_are_the_same(dtype):
+    """A table made once, longer than needed, for rows with positions of their own, in any order."""
+    embeddings, positions = torch.randn(2, 3, 6).to(dtype), torch.tensor([[4, 1, 2], [0, 8, 8]])
+    add, table = SinusoidalPositions(), sinusoidal_table(torch.arange(10), 6)
+    actual = add(embeddings, positions, table=table)
+    assert torch.equal(actual, add(embeddings, positions))
+    assert actual.dtype == dtype
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_dtype_of_the_embeddings_is_kept(dtype):
     """Rounded once, at the end: half precision is the rounded table, not one computed in half precision."""

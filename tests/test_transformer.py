@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from tx_from_scratch import transformer
 from tx_from_scratch.attention import MultiHeadAttention
 from tx_from_scratch.inspection import capture_attention
+from tx_from_scratch.positions import sinusoidal_table
 from tx_from_scratch.residuals import PostNorm
 from tx_from_scratch.transformer import (
     DecoderCache,
@@ -161,6 +163,35 @@ def test_decoding_in_steps_equals_the_full_pass(model, tiny, source, chunks, tok
         ]
     torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=1e-5, rtol=0)
     assert cache.length == sum(chunks)
+
+
+def test_positions_are_computed_once_in_a_while(model, tiny, source, monkeypatch):
+    """While decoding, the table doubles when it runs out; behind its first 64 rows nothing changes."""
+    made = []
+
+    def record(positions, d_model):
+        made.append(len(positions))
+        return sinusoidal_table(positions, d_model)
+
+    monkeypatch.setattr(transformer, "sinusoidal_table", record)
+    target = torch.arange(150).remainder(10).add(3).expand(2, -1)
+    memory, mask, cache = model.encode(source), model.memory_mask(source), DecoderCache(tiny.n_decoder_layers)
+    with torch.no_grad():
+        steps = [
+            model.decode(token, memory, memory_mask=mask, cache=cache) for token in target.split(1, dim=1)
+        ]
+    torch.testing.assert_close(torch.cat(steps, dim=1), model(source, target), atol=1e-5, rtol=0)
+    assert made == [64, 130, 262]
+
+
+def test_only_trusted_tokens_go_unchecked(model, tiny, source):
+    """Looking at their values at every step would make a GPU wait each time."""
+    memory, good, bad = model.encode(source), torch.full((2, 1), 3), torch.full((2, 1), tiny.vocab_size)
+    with pytest.raises(ValueError, match="target must hold ids"):
+        model.decode(bad, memory)
+    with pytest.raises(IndexError):  # PyTorch's own
+        model.decode(bad, memory, trusted=True)
+    assert torch.equal(model.decode(good, memory, trusted=True), model.decode(good, memory))
 
 
 def test_decoding_state_follows_its_rows(tokens, model, source):

@@ -37,6 +37,7 @@ def scaled_dot_product_attention(
     mask: Mask | None = None,
     bias: Bias | None = None,
     causal: bool = False,
+    scale: float | None = None,
 ) -> tuple[Attended, Weights]:
     """softmax(Q Kᵀ / sqrt(d_k) + bias) V, with the weights shown.
 
@@ -50,6 +51,7 @@ def scaled_dot_product_attention(
         mask: Boolean, True = may attend, broadcastable to (batch, heads, query, key).
         bias: finite, added to the scaled scores, broadcastable likewise (position schemes use it).
         causal: no query reads a later key; unequal lengths are aligned at the bottom right.
+        scale: the factor on the scores, 1 / sqrt(d_head) when left out.
 
     Returns:
         The attended values, (batch, heads, query, d_value), and the weights, (batch, heads, query, key).
@@ -57,17 +59,20 @@ def scaled_dot_product_attention(
 
     Raises:
         TypeError: `mask` is not Boolean, or `bias` is not a float.
-        ValueError: the shapes do not fit each other.
+        ValueError: the shapes do not fit each other, or `scale` is not a finite positive number.
 
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762.
     """
     _check_attention_inputs(query, key, value, mask, bias)
+    check_scale(scale)
+    if scale is None:
+        scale = 1 / math.sqrt(query.shape[-1])
     if causal:
         mask = combine_masks(mask, causal_mask(query.shape[-2], key.shape[-2], device=query.device))
     key, value = hide_unreadable(key, value, mask)
 
-    # Q is divided, not the product: in fp16 the undivided product overflows first.
-    scores = (query / math.sqrt(query.shape[-1])) @ key.mT  # (batch, heads, query, key)
+    # Q is scaled, not the product: in fp16 the unscaled product overflows first.
+    scores = (query * scale) @ key.mT  # (batch, heads, query, key)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if mask is None:
@@ -89,6 +94,7 @@ def fused_attention(
     mask: Mask | None = None,
     bias: Bias | None = None,
     causal: bool = False,
+    scale: float | None = None,
 ) -> Attended:
     """What `scaled_dot_product_attention` returns first, by PyTorch's kernels, without the weights.
 
@@ -96,6 +102,7 @@ def fused_attention(
     lengths or a single query, which keeps the fast kernel.
     """
     _check_attention_inputs(query, key, value, mask, bias)
+    check_scale(scale)
     n_query, n_key = query.shape[-2], key.shape[-2]
     # The last position may read everything, so a single query needs no triangle.
     causal = causal and n_query > 1
@@ -110,7 +117,9 @@ def fused_attention(
     attn_mask = mask if bias is None else bias
     if attn_mask is not None:
         attn_mask = _with_four_axes(attn_mask)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, is_causal=causal)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attn_mask, is_causal=causal, scale=scale
+    )
 
 
 def hide_unreadable(key: Key, value: Value, mask: Mask | None) -> tuple[Key, Value]:
@@ -130,16 +139,17 @@ def _check_attention_inputs(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None
 ) -> None:
     """Raise before any kernel runs, naming the argument and what would be right."""
-    if not query.ndim == key.ndim == value.ndim == 4:
+    asking, offering, read = query.shape, key.shape, value.shape
+    if not len(asking) == len(offering) == len(read) == 4:
         raise ValueError(
             "query, key and value must have shape (batch, heads, length, width), got "
-            f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+            f"{tuple(asking)}, {tuple(offering)} and {tuple(read)}"
         )
-    if query.shape[:2] != key.shape[:2] or key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
+    if asking[:2] != offering[:2] or offering[:3] != read[:3] or asking[3] != offering[3]:
         raise ValueError(
             "query, key and value must agree in batch and heads, query and key in width, "
             "key and value in length; "
-            f"got {tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}"
+            f"got {tuple(asking)}, {tuple(offering)} and {tuple(read)}"
         )
     if mask is not None:
         check_mask(mask)
@@ -207,28 +217,61 @@ class KeyValueCache:
 
     def _with_room(self, buffer: Tensor | None, new: Tensor, length: int) -> Tensor:
         """A buffer that holds `length` positions, with the old contents at its start."""
+        given = new.shape
         if buffer is None:
             self.capacity = max(self.capacity, length)
-        elif (buffer.shape[0], buffer.shape[1], buffer.shape[3]) != (
-            new.shape[0],
-            new.shape[1],
-            new.shape[3],
-        ):
-            raise ValueError(
-                f"the cache holds {buffer.shape[0]} rows, {buffer.shape[1]} heads, width {buffer.shape[3]}; "
-                f"got {new.shape[0]} rows, {new.shape[1]} heads, width {new.shape[3]}"
-            )
-        elif buffer.shape[2] >= length:
-            return buffer
         else:
-            self.capacity = max(2 * buffer.shape[2], length)
-        grown = new.new_empty(new.shape[0], new.shape[1], self.capacity, new.shape[3])
+            held = buffer.shape
+            if held[:2] != given[:2] or held[3] != given[3]:
+                raise ValueError(
+                    f"the cache holds {held[0]} rows, {held[1]} heads, width {held[3]}; "
+                    f"got {given[0]} rows, {given[1]} heads, width {given[3]}"
+                )
+            if held[2] >= length:
+                return buffer
+            self.capacity = max(2 * held[2], length)
+        grown = new.new_empty(given[0], given[1], self.capacity, given[3])
         if buffer is not None:
             grown[:, :, : self.length] = buffer[:, :, : self.length]
         return grown
 
 
-class MultiHeadAttention(nn.Module):
+# While somebody looks, attention takes the explicit path and reports its weights here. A plain list, so
+# that nothing is ever stored on a module, and torch.compile can guard on its being empty.
+Observer = Callable[[nn.Module, Tensor], None]
+_observers: list[Observer] = []
+
+
+@contextmanager
+def observe_weights(observer: Observer) -> Iterator[None]:
+    """Call `observer(module, weights)` for each attention computed inside the block, in order."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+class ObservableAttention(nn.Module):
+    """What every attention module derives from: while somebody looks, it reports the weights it computes.
+
+    if self.observed:
+        ...  # the explicit path
+        self.report(weights)
+    """
+
+    @property
+    def observed(self) -> bool:
+        """Whether somebody looks; only then are weights worth their memory."""
+        return bool(_observers)
+
+    def report(self, weights: Weights) -> None:
+        """Show the weights of one call, (batch, heads, query, key), to everybody who looks."""
+        for observe in _observers:
+            observe(self, weights)
+
+
+class MultiHeadAttention(ObservableAttention):
     """Several small attentions side by side, each with its own view of the stream.
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O,  head_i = Attention(Q W_Q_i, K W_K_i, V W_V_i)
@@ -241,17 +284,22 @@ class MultiHeadAttention(nn.Module):
         d_model: width of the stream.
         n_heads: number of heads; must divide `d_model`.
         bias: whether the four projections have biases.
+        scale: the factor on the scores, 1 / sqrt(d_head) when left out.
 
     Raises:
-        ValueError: `n_heads` does not divide `d_model`, or one of them is not positive.
+        ValueError: `n_heads` does not divide `d_model`, one of them is not positive, or `scale` is not a
+            finite positive number.
 
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762.
     """
 
-    def __init__(self, d_model: int, n_heads: int, *, bias: bool = False) -> None:
+    def __init__(self, d_model: int, n_heads: int, *, bias: bool = False, scale: float | None = None) -> None:
         super().__init__()
         check_heads(d_model, n_heads)
+        check_scale(scale)
+        self.d_model = d_model
         self.n_heads = n_heads
+        self.scale = scale
         self.project_query = nn.Linear(d_model, d_model, bias=bias)
         self.project_key = nn.Linear(d_model, d_model, bias=bias)
         self.project_value = nn.Linear(d_model, d_model, bias=bias)
@@ -289,21 +337,21 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 key, value = cache.append(key, value)
 
-        if _observers:
+        if self.observed:
             attended, weights = scaled_dot_product_attention(
-                query, key, value, mask=mask, bias=bias, causal=causal
+                query, key, value, mask=mask, bias=bias, causal=causal, scale=self.scale
             )
-            for observe in _observers:
-                observe(self, weights)
+            self.report(weights)
         else:
-            attended = fused_attention(query, key, value, mask=mask, bias=bias, causal=causal)
+            attended = fused_attention(
+                query, key, value, mask=mask, bias=bias, causal=causal, scale=self.scale
+            )
         return self.project_out(attended.transpose(1, 2).flatten(2))  # (batch, query, heads * d_head)
 
     def _check_stream(self, x: Tensor, name: str) -> None:
-        d_model = self.project_query.in_features
-        if x.ndim != 3 or x.shape[2] != d_model or not x.dtype.is_floating_point:
+        if x.ndim != 3 or x.shape[2] != self.d_model or not x.dtype.is_floating_point:
             raise ValueError(
-                f"{name} must be a float tensor of shape (batch, seq, d_model={d_model}), "
+                f"{name} must be a float tensor of shape (batch, seq, d_model={self.d_model}), "
                 f"got {x.dtype} of shape {tuple(x.shape)}"
             )
 
@@ -331,17 +379,15 @@ def check_heads(d_model: int, n_heads: int) -> None:
         )
 
 
-# While somebody looks, attention takes the explicit path and reports its weights here. A plain list, so
-# that nothing is ever stored on a module, and torch.compile can guard on its being empty.
-Observer = Callable[[nn.Module, Tensor], None]
-_observers: list[Observer] = []
+def check_scale(scale: float | None) -> None:
+    """Refuse a factor on the scores that would turn attention around, off, or into NaN.
 
-
-@contextmanager
-def observe_weights(observer: Observer) -> Iterator[None]:
-    """Call `observer(module, weights)` for each attention computed inside the block, in order."""
-    _observers.append(observer)
-    try:
-        yield
-    finally:
-        _observers.remove(observer)
+    Raises:
+        ValueError: `scale` is neither None nor a finite positive number.
+    """
+    if scale is None:
+        return
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise ValueError(
+            f"scale must be a finite positive number, or None for 1 / sqrt(d_head), got {scale!r}"
+        )

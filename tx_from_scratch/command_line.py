@@ -5,7 +5,8 @@
     torchrun --nproc-per-node=2 -m tx_from_scratch train --output runs/number_words.pt
     python -m tx_from_scratch info
 
-Wrong input ends with one line on the error stream and status 2.
+Wrong input ends with one line on the error stream and status 2. Of several numbers to translate, each wrong
+one gets such a line, and the others are translated.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m tx_from_scratch"
 INTERRUPTED = 130
+Item = TypeVar("Item")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def translate(options: argparse.Namespace) -> int:
-    """Print the German words of each number, and the number as German writes it, separated by a tab."""
+    """Print the German words of each number, and the number as German writes it, separated by a tab.
+
+    Inputs that are no numbers are reported with their place, and the status is 2 at the end.
+    """
     from tx_from_scratch.devices import best_device
     from tx_from_scratch.number_words import join_compound
     from tx_from_scratch.translator import Translator
@@ -56,10 +61,22 @@ def translate(options: argparse.Namespace) -> int:
         translator = Translator.pretrained(device=device)
     else:
         translator = Translator.load(options.checkpoint, device=device)
-    for texts in _chunks(options.text or _stdin_lines(), size=1 if sys.stdin.isatty() else 128):
-        for words in translator.translate(texts, beam_size=options.beam):
+    status = 0
+    kind, texts = ("argument", options.text) if options.text else ("line", _stdin_lines())
+    numbered = ((place, text) for place, text in enumerate(texts, start=1) if options.text or text.strip())
+    for chunk in _chunks(numbered, size=1 if sys.stdin.isatty() else 128):
+        good = []
+        for place, text in chunk:
+            try:
+                translator.encode([text])
+            except ValueError as error:
+                print(f"{PROGRAM}: error: {kind} {place}: {error}", file=sys.stderr, flush=True)
+                status = 2
+            else:
+                good.append(text)
+        for words in translator.translate(good, beam_size=options.beam) if good else []:
             print(f"{' '.join(words)}\t{join_compound(words)}", flush=True)
-    return 0
+    return status
 
 
 def info(options: argparse.Namespace) -> int:
@@ -265,12 +282,11 @@ _positive.__name__ = "whole number"
 def _stdin_lines() -> Iterator[str]:
     if sys.stdin.isatty():
         print("One number a line; Ctrl-D ends.", file=sys.stderr)
-    return (line for line in sys.stdin if line.strip())
+    return iter(sys.stdin)
 
 
-def _chunks(texts: Sequence[str] | Iterator[str], size: int) -> Iterator[list[str]]:
-    remaining = iter(texts)
-    while chunk := list(islice(remaining, size)):
+def _chunks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while chunk := list(islice(items, size)):
         yield chunk
 
 

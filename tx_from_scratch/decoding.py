@@ -84,14 +84,18 @@ def greedy_decode(model: Decodable, source: Source, *, max_new_tokens: int | Non
     limits = _limits(source, pad, max_new_tokens)
     with _evaluating(model), torch.inference_mode():
         state = model.start_decoding(source)
+        never = torch.tensor([pad], device=source.device)
         token = torch.full_like(source[:, :1], bos)
         written: list[Tensor] = []
         ended = torch.zeros_like(token, dtype=torch.bool)
+        first_limit = int(limits.min())
         while not ended.all():
-            logits = _without(pad, state.next_logits(token))
+            logits = state.next_logits(token).index_fill(-1, never, -torch.inf)
             token = logits.argmax(dim=-1, keepdim=True).to(source.dtype).masked_fill(ended, pad)
             written.append(token)
-            ended = ended | (token == eos) | (limits <= len(written))[:, None]
+            ended = ended | (token == eos)
+            if len(written) >= first_limit:
+                ended = ended | (limits <= len(written))[:, None]
     # Joined out here, so that the caller gets an ordinary tensor, which autograd may save.
     return torch.cat(written, dim=1)
 
@@ -147,10 +151,11 @@ def beam_search(
         lengths = torch.ones_like(limits)
         answer = torch.full((batch, int(limits.max())), pad, dtype=source.dtype, device=device)
         token = torch.full((batch * beam_size, 1), bos, dtype=source.dtype, device=device)
+        never = torch.tensor([pad], device=device)
 
         for length in range(1, int(limits.max()) + 1):
             steps = state.next_logits(token).float().log_softmax(dim=-1)
-            steps = _without(pad, steps)  # (batch * beam, vocab)
+            steps = steps.index_fill(-1, never, -torch.inf)  # (batch * beam, vocab)
             vocab_size = steps.shape[-1]
             totals = (live.view(-1, 1) + steps).view(batch, beam_size * vocab_size)
             # Twice the beam: even if every beam's best continuation ends, enough go on.
@@ -210,13 +215,6 @@ def _limits(source: Source, pad_id: int, max_new_tokens: int | None) -> Int[Tens
     if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be a positive integer, got {max_new_tokens!r}")
     return torch.full_like(source[:, 0], max_new_tokens)
-
-
-def _without(token: int, scores: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
-    """The same scores, but this token can't be chosen."""
-    scores = scores.clone()
-    scores[:, token] = -torch.inf
-    return scores
 
 
 @contextmanager

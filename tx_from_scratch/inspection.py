@@ -20,7 +20,7 @@ from IPython.display import Markdown, display
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from tx_from_scratch.attention import observe_weights
+from tx_from_scratch.attention import ObservableAttention, observe_weights
 
 VERDICTS = {
     "holds": "measured, and true as stated",
@@ -37,6 +37,9 @@ class AttentionMaps(dict[str, list[Tensor]]):
     pass calls each module once.
     """
 
+    def __missing__(self, path: str) -> list[Tensor]:
+        raise KeyError(f"path {path!r} is none of the captured ones: {self._captured()}")
+
     def stack(self, pattern: str) -> Float[Tensor, "layers batch heads query key"]:
         """The weights of all modules whose path matches, layer by layer.
 
@@ -48,7 +51,7 @@ class AttentionMaps(dict[str, list[Tensor]]):
         """
         matching = {path: calls for path, calls in self.items() if fnmatchcase(path, pattern)}
         if not matching:
-            raise ValueError(f"pattern {pattern!r} matches none of the captured paths: {', '.join(self)}")
+            raise ValueError(f"pattern {pattern!r} matches none of the captured paths: {self._captured()}")
         repeated = [path for path, calls in matching.items() if len(calls) != 1]
         if repeated:
             raise ValueError(
@@ -61,6 +64,9 @@ class AttentionMaps(dict[str, list[Tensor]]):
             raise ValueError(f"pattern {pattern!r} matches maps of different shapes: {sorted(shapes)}")
         return torch.stack(weights)
 
+    def _captured(self) -> str:
+        return ", ".join(map(repr, self)) or "there are none yet; call the model inside the block"
+
 
 @contextmanager
 def capture_attention(model: nn.Module) -> Iterator[AttentionMaps]:
@@ -72,10 +78,20 @@ def capture_attention(model: nn.Module) -> Iterator[AttentionMaps]:
         with capture_attention(model) as maps:
             model(source, target)
         maps["encoder.layers.0.attention"][0]  # (batch, heads, query, key)
+
+    Raises:
+        TypeError: `model` is not a module.
+        ValueError: none of its modules is an `ObservableAttention`, so nothing could ever be captured.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     paths = {module: path for path, module in model.named_modules()}
+    if not any(isinstance(module, ObservableAttention) for module in paths):
+        raise ValueError(
+            "model must hold an attention module of this library (an ObservableAttention, such as "
+            f"MultiHeadAttention), got a {type(model).__name__} without one; PyTorch's own attention "
+            "does not report its weights. To watch whatever runs, use attention.observe_weights"
+        )
     maps = AttentionMaps()
 
     def observe(module: nn.Module, weights: Tensor) -> None:

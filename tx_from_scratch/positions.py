@@ -44,6 +44,18 @@ class SinusoidalPositions(nn.Module):
     """Add the sinusoidal table to the embeddings. No parameters, no state, no longest length."""
 
     def forward(
-        self, embeddings: Float[Tensor, "batch seq d_model"], positions: Int[Tensor, "#batch seq"]
+        self,
+        embeddings: Float[Tensor, "batch seq d_model"],
+        positions: Int[Tensor, "#batch seq"],
+        *,
+        table: Float[Tensor, "rows d_model"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
-        return embeddings + sinusoidal_table(positions, embeddings.shape[-1]).to(embeddings.dtype)
+        """Tell every embedding its position.
+
+        Args:
+            embeddings: (batch, seq, d_model).
+            positions: integers, (batch, seq), or (1, seq) for all rows alike.
+            table: rows 0, 1, 2, ... of the sinusoidal table where they are known already, as in decoding.
+        """
+        rows = sinusoidal_table(positions, embeddings.shape[-1]) if table is None else table[positions]
+        return embeddings + rows.to(embeddings.dtype)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention, check_heads
 from tx_from_scratch.feedforward import FeedForward
 from tx_from_scratch.masks import Mask, padding_mask
-from tx_from_scratch.positions import SinusoidalPositions
+from tx_from_scratch.positions import SinusoidalPositions, sinusoidal_table
 from tx_from_scratch.residuals import PostNorm, Stream
 
 SourceTokens = Int[Tensor, "batch source"]
@@ -240,14 +240,16 @@ class Transformer(nn.Module):
         *,
         memory_mask: MemoryMask | None = None,
         cache: DecoderCache | None = None,
+        trusted: bool = False,
     ) -> Logits:
         """Logits of the token after each target token, given a memory.
 
-        With a cache, `target` holds only the tokens that it has not seen yet.
+        With a cache, `target` holds only the tokens that it has not seen yet. Tokens that were read off
+        this model's logits can be `trusted`: nobody then looks for some outside the vocabulary.
         """
-        check_tokens(target, self.config.vocab_size, name="target")
-        x = self._embed(target, start=cache.length if cache else 0)
-        x = self.decoder(x, memory, memory_mask=memory_mask, cache=cache)
+        if not trusted:
+            check_tokens(target, self.config.vocab_size, name="target")
+        x = self.decoder(self._embed(target, cache), memory, memory_mask=memory_mask, cache=cache)
         return self.embedding.logits(x)
 
     def memory_mask(self, source: SourceTokens) -> MemoryMask:
@@ -260,9 +262,13 @@ class Transformer(nn.Module):
         # Without padding no step needs a mask, which spares each of them some work.
         return DecodingState(self, self.encode(source), None if mask.all() else mask)
 
-    def _embed(self, tokens: Int[Tensor, "batch seq"], start: int = 0) -> Stream:
-        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
-        return self.dropout(self.positions(self.embedding(tokens), positions))
+    def _embed(self, tokens: Int[Tensor, "batch seq"], cache: DecoderCache | None = None) -> Stream:
+        start = cache.length if cache else 0
+        end = start + tokens.shape[1]
+        positions = torch.arange(start, end, device=tokens.device)[None]
+        embeddings = self.embedding(tokens)
+        table = cache.position_table(end, like=embeddings) if cache else None
+        return self.dropout(self.positions(embeddings, positions, table=table))
 
 
 class LayerCache:
@@ -274,15 +280,23 @@ class LayerCache:
 
 
 class DecoderCache:
-    """The caches of all decoder layers."""
+    """The caches of all decoder layers, and the positions computed so far."""
 
     def __init__(self, n_layers: int) -> None:
         self.layers = [LayerCache() for _ in range(n_layers)]
+        self._table: Tensor | None = None
 
     @property
     def length(self) -> int:
         """How many target positions are stored."""
         return self.layers[0].past.length
+
+    def position_table(self, end: int, *, like: Stream) -> Float[Tensor, "rows d_model"]:
+        """Sinusoids of all positions below `end`, as wide as `like`, and of as many more, for later steps."""
+        if self._table is None or len(self._table) < end:
+            rows = torch.arange(max(64, 2 * end), device=like.device)
+            self._table = sinusoidal_table(rows, like.shape[-1])
+        return self._table
 
     def select(self, rows: Int[Tensor, "new_batch"]) -> None:
         """Keep these batch rows, in this order."""
@@ -301,8 +315,13 @@ class DecodingState:
         self.cache = DecoderCache(model.config.n_decoder_layers)
 
     def next_logits(self, tokens: Int[Tensor, "batch new"]) -> Float[Tensor, "batch vocab"]:
-        """Append tokens to every row; return the logits of the token that follows the last one."""
-        logits = self.model.decode(tokens, self.memory, memory_mask=self.memory_mask, cache=self.cache)
+        """Append tokens to every row; return the logits of the token that follows the last one.
+
+        The tokens should be those that earlier logits led to: they are not checked again at every step.
+        """
+        logits = self.model.decode(
+            tokens, self.memory, memory_mask=self.memory_mask, cache=self.cache, trusted=True
+        )
         return logits[:, -1]
 
     def select(self, rows: Int[Tensor, "new_batch"]) -> None:

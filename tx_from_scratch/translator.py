@@ -18,6 +18,8 @@ from tx_from_scratch.transformer import Transformer, TransformerConfig
 
 MAX_NEW_TOKENS = 64
 """No number below 10**12 needs as many German words."""
+LONGEST = 60
+"""Characters of a wrong word that an error message repeats."""
 
 
 class Translator:
@@ -49,6 +51,8 @@ class Translator:
             if type(value) not in (str, int, float, bool):  # a subclass of str would not be loaded again
                 raise ValueError(f"provenance must hold plain values, got {type(value)} for {name!r}")
         self.model, self.vocabulary, self.high = model, vocabulary, high
+        # The model's own vocabulary holds German words too, which are no source.
+        self._source_words = Vocabulary(english_vocabulary(high))
         self.provenance = dict(provenance or {})
 
     def encode(self, texts: Sequence[str]) -> Tensor:
@@ -122,9 +126,11 @@ class Translator:
         n = parse_digits(text)
         if n is not None and not 1 <= n < self.high:
             raise ValueError(f"text must be a number from 1 to {self.high - 1:,}, got {text.strip()}")
-        words = parse_english(text)
-        # The model's own vocabulary holds German words too, which are no source.
-        Vocabulary(english_vocabulary(self.high)).encode(words)
+        if not any(map(str.isalnum, text)):
+            text = text[:LONGEST]  # holds no word; the beginning says enough
+        # No known word is that long: cut, it is as unknown as before, and fits into the message.
+        words = [word if len(word) <= LONGEST else f"{word[:LONGEST]}…" for word in parse_english(text)]
+        self._source_words.encode(words)
         return words
 
 
