@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tx_from_scratch import attention as attention_module
 from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention, observe_weights
 from tx_from_scratch.masks import causal_mask
+from tx_from_scratch.transformer import Transformer, TransformerConfig
 
 
 def attention(d_model: int = 12, n_heads: int = 3, *, bias: bool = False) -> MultiHeadAttention:
@@ -340,3 +341,55 @@ def test_a_stream_of_the_wrong_kind_is_refused_before_any_product():
             attention(good, x)
     with pytest.raises(TypeError, match=r"n_heads=2\.0"):
         MultiHeadAttention(10, 2.0)
+
+
+def test_heads_may_have_a_width_of_their_own():
+    """Like T5's: heads times d_head need not be d_model. Equal to T5Attention with copied weights."""
+    from transformers import T5Config
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    theirs = T5Attention(T5Config(d_model=10, num_heads=3, d_kv=8, dropout_rate=0.0), layer_idx=0).eval()
+    ours = MultiHeadAttention(10, 3, d_head=8, scale=1.0)  # T5 does not divide
+    with torch.no_grad():
+        for mine, other in (
+            (ours.project_query, theirs.q),
+            (ours.project_key, theirs.k),
+            (ours.project_value, theirs.v),
+            (ours.project_out, theirs.o),
+        ):
+            other.weight.copy_(torch.randn_like(other.weight))
+            mine.weight.copy_(other.weight)
+    x = torch.randn(2, 5, 10)
+    cache_position = torch.arange(5)
+    wanted = theirs(x, cache_position=cache_position)[0]
+    torch.testing.assert_close(ours(x), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [{"d_head": 0}, {"d_head": -3}, {"n_heads": 0, "d_head": 4}])
+def test_width_of_heads_must_be_positive(bad):
+    with pytest.raises(ValueError, match="n_heads and d_head must be positive"):
+        MultiHeadAttention(**{"d_model": 12, "n_heads": 3, **bad})
+    with pytest.raises(ValueError, match="n_heads and d_head must be positive"):
+        TransformerConfig(**{"vocab_size": 9, "d_model": 12, "n_heads": 3, **bad})
+
+
+def test_configuration_hands_scale_and_width_to_every_attention():
+    """All three kinds of attention of the encoder-decoder get what the configuration says."""
+    config = TransformerConfig(
+        vocab_size=9,
+        d_model=10,
+        n_heads=3,
+        d_head=8,
+        attention_scale=0.5,
+        d_ff=6,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+    )
+    attentions = [
+        module for module in Transformer(config).modules() if isinstance(module, MultiHeadAttention)
+    ]
+    assert len(attentions) == 3
+    for attention in attentions:
+        assert attention.scale == 0.5
+        assert attention.project_query.weight.shape == (24, 10)
+        assert attention.project_out.weight.shape == (10, 24)

@@ -75,15 +75,19 @@ def scaled_dot_product_attention(
     scores = (query * scale) @ key.mT  # (batch, heads, query, key)
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    if mask is None:
-        weights = scores.softmax(dim=-1)
-    else:
-        # Not -inf: a row of nothing but -inf has no softmax. The second filling then turns the uniform
-        # row that finfo.min leaves there into zeros; a product with the mask would do so too, but
-        # where a gradient overflows, 0 times infinity is NaN.
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1).masked_fill(~mask, 0.0)
+    weights = masked_softmax(scores, mask)
     return weights @ value, weights
+
+
+def masked_softmax(scores: Weights, mask: Mask | None) -> Weights:
+    """Softmax over the keys that a query may read; a query that may read none gets zeros."""
+    if mask is None:
+        return scores.softmax(dim=-1)
+    # Not -inf: a row of nothing but -inf has no softmax. The second filling then turns the uniform row that
+    # finfo.min leaves there into zeros; a product with the mask would do so too, but where a gradient
+    # overflows, 0 times infinity is NaN.
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1).masked_fill(~mask, 0.0)
 
 
 def fused_attention(
@@ -276,34 +280,44 @@ class MultiHeadAttention(ObservableAttention):
 
     MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W_O,  head_i = Attention(Q W_Q_i, K W_K_i, V W_V_i)
 
-    The h projections of width d_head = d_model / h are slices of one d_model x d_model matrix, so the number
-    of heads changes neither parameters nor the cost of the projections. As in the paper's count of
-    parameters there are no biases unless asked for.
+    The h projections of width d_head are slices of one matrix. With d_head = d_model / h, as in the paper,
+    the number of heads changes neither parameters nor the cost of the projections. As in the paper's count
+    of parameters there are no biases unless asked for.
 
     Args:
         d_model: width of the stream.
-        n_heads: number of heads; must divide `d_model`.
+        n_heads: number of heads; must divide `d_model`, unless `d_head` is given.
+        d_head: width of a head's queries, keys and values, d_model / n_heads when left out.
         bias: whether the four projections have biases.
         scale: the factor on the scores, 1 / sqrt(d_head) when left out.
 
     Raises:
-        ValueError: `n_heads` does not divide `d_model`, one of them is not positive, or `scale` is not a
-            finite positive number.
+        ValueError: `n_heads` does not divide `d_model`, a size is not positive, or `scale` is not a finite
+            positive number.
 
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762.
     """
 
-    def __init__(self, d_model: int, n_heads: int, *, bias: bool = False, scale: float | None = None) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        d_head: int | None = None,
+        bias: bool = False,
+        scale: float | None = None,
+    ) -> None:
         super().__init__()
-        check_heads(d_model, n_heads)
+        check_heads(d_model, n_heads, d_head)
         check_scale(scale)
         self.d_model = d_model
         self.n_heads = n_heads
         self.scale = scale
-        self.project_query = nn.Linear(d_model, d_model, bias=bias)
-        self.project_key = nn.Linear(d_model, d_model, bias=bias)
-        self.project_value = nn.Linear(d_model, d_model, bias=bias)
-        self.project_out = nn.Linear(d_model, d_model, bias=bias)
+        width = n_heads * (d_head or d_model // n_heads)  # all heads together
+        self.project_query = nn.Linear(d_model, width, bias=bias)
+        self.project_key = nn.Linear(d_model, width, bias=bias)
+        self.project_value = nn.Linear(d_model, width, bias=bias)
+        self.project_out = nn.Linear(width, d_model, bias=bias)
 
     def forward(
         self,
@@ -359,17 +373,24 @@ class MultiHeadAttention(ObservableAttention):
         return torch.unflatten(x, 2, (self.n_heads, -1)).transpose(1, 2)
 
 
-def check_heads(d_model: int, n_heads: int) -> None:
-    """Refuse a number of heads that does not divide the width.
+def check_heads(d_model: int, n_heads: int, d_head: int | None = None) -> None:
+    """Refuse a number of heads that does not divide the width, unless heads have a width of their own.
 
     Raises:
         TypeError: one of them is not an integer.
-        ValueError: names both values and the nearest numbers of heads that would do.
+        ValueError: names the values and, where it helps, the nearest numbers of heads that would do.
     """
-    if not (isinstance(d_model, int) and isinstance(n_heads, int)):
-        raise TypeError(f"d_model and n_heads must be integers, got d_model={d_model!r}, n_heads={n_heads!r}")
+    if not (isinstance(d_model, int) and isinstance(n_heads, int) and isinstance(d_head, int | None)):
+        raise TypeError(
+            f"d_model, n_heads and d_head must be integers, got d_model={d_model!r}, n_heads={n_heads!r}, "
+            f"d_head={d_head!r}"
+        )
     if d_model < 1:
         raise ValueError(f"d_model must be positive, got d_model={d_model}, n_heads={n_heads}")
+    if d_head is not None:
+        if d_head < 1 or n_heads < 1:
+            raise ValueError(f"n_heads and d_head must be positive, got n_heads={n_heads}, d_head={d_head}")
+        return
     if n_heads < 1 or d_model % n_heads:
         divisors = [heads for heads in range(1, d_model + 1) if d_model % heads == 0]
         nearest = sorted(sorted(divisors, key=lambda heads: abs(heads - n_heads))[:3])

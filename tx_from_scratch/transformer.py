@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention, check_heads
+from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention, check_heads, check_scale
 from tx_from_scratch.feedforward import FeedForward
 from tx_from_scratch.masks import Mask, padding_mask
 from tx_from_scratch.positions import SinusoidalPositions, sinusoidal_table
@@ -43,7 +43,9 @@ class TransformerConfig:
     Attributes:
         vocab_size: number of tokens; source and target share them.
         d_model: width of the stream.
-        n_heads: attention heads in every layer; must divide `d_model`.
+        n_heads: attention heads in every layer; must divide `d_model`, unless `d_head` is given.
+        d_head: width of a head, d_model / n_heads when None. The paper varies it in Table 3, rows (B).
+        attention_scale: the factor on attention's scores, 1 / sqrt(d_head) when None, as in the paper.
         n_encoder_layers: layers that read.
         n_decoder_layers: layers that write.
         d_ff: width inside the feed-forward networks.
@@ -60,6 +62,8 @@ class TransformerConfig:
     vocab_size: int
     d_model: int = 512
     n_heads: int = 8
+    d_head: int | None = None
+    attention_scale: float | None = None
     n_encoder_layers: int = 6
     n_decoder_layers: int = 6
     d_ff: int = 2048
@@ -69,7 +73,8 @@ class TransformerConfig:
     eos_id: int = 2
 
     def __post_init__(self) -> None:
-        check_heads(self.d_model, self.n_heads)
+        check_heads(self.d_model, self.n_heads, self.d_head)
+        check_scale(self.attention_scale)
         for name in ("vocab_size", "n_encoder_layers", "n_decoder_layers", "d_ff"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -117,9 +122,18 @@ class TiedEmbedding(nn.Module):
 class EncoderLayer(nn.Module):
     """Look around, then think: self-attention and a feed-forward network, each in a PostNorm connection."""
 
-    def __init__(self, d_model: int, n_heads: int, d_ff: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        *,
+        d_head: int | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, n_heads)
+        self.attention = MultiHeadAttention(d_model, n_heads, d_head=d_head, scale=scale)
         self.attention_connection = PostNorm(d_model, dropout=dropout)
         self.feedforward = FeedForward(d_model, d_ff)
         self.feedforward_connection = PostNorm(d_model, dropout=dropout)
@@ -132,11 +146,20 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Look back at what is written, look across at what is read, then think."""
 
-    def __init__(self, d_model: int, n_heads: int, d_ff: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        d_ff: int,
+        *,
+        d_head: int | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, n_heads)
+        self.attention = MultiHeadAttention(d_model, n_heads, d_head=d_head, scale=scale)
         self.attention_connection = PostNorm(d_model, dropout=dropout)
-        self.cross_attention = MultiHeadAttention(d_model, n_heads)
+        self.cross_attention = MultiHeadAttention(d_model, n_heads, d_head=d_head, scale=scale)
         self.cross_attention_connection = PostNorm(d_model, dropout=dropout)
         self.feedforward = FeedForward(d_model, d_ff)
         self.feedforward_connection = PostNorm(d_model, dropout=dropout)
@@ -158,7 +181,14 @@ class Encoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(config.d_model, config.n_heads, config.d_ff, dropout=config.dropout)
+            EncoderLayer(
+                config.d_model,
+                config.n_heads,
+                config.d_ff,
+                d_head=config.d_head,
+                scale=config.attention_scale,
+                dropout=config.dropout,
+            )
             for _ in range(config.n_encoder_layers)
         )
 
@@ -174,7 +204,14 @@ class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(config.d_model, config.n_heads, config.d_ff, dropout=config.dropout)
+            DecoderLayer(
+                config.d_model,
+                config.n_heads,
+                config.d_ff,
+                d_head=config.d_head,
+                scale=config.attention_scale,
+                dropout=config.dropout,
+            )
             for _ in range(config.n_decoder_layers)
         )
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from tx_from_scratch.experiments.attention_scaling import STUDY as ATTENTION_SCALING
 from tx_from_scratch.experiments.original_heads import STUDY as ORIGINAL_HEADS
 from tx_from_scratch.experiments.original_recipe import STUDY as ORIGINAL_RECIPE
 from tx_from_scratch.experiments.study import Study
 
-STUDIES: dict[str, Study] = {study.name: study for study in (ORIGINAL_HEADS, ORIGINAL_RECIPE)}
+STUDIES: dict[str, Study] = {
+    study.name: study for study in (ORIGINAL_HEADS, ORIGINAL_RECIPE, ATTENTION_SCALING)
+}
 
 
 def main() -> None:

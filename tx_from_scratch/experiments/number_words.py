@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 from tx_from_scratch.data import LengthBatches, NumberWords
 from tx_from_scratch.experiments.study import Figures, Settings
+from tx_from_scratch.history import History
+from tx_from_scratch.progress import Progress
 from tx_from_scratch.training import NoamSchedule, SequenceLoss, best_device, fit, seed_everything
 from tx_from_scratch.transformer import Transformer, TransformerConfig
 from tx_from_scratch.translator import exact_match
@@ -57,32 +59,55 @@ def train(settings: Settings, seed: int, *, steps: int | None = None) -> tuple[T
         seed: of the weights, the order of the data, and dropout.
         steps: fewer than the settings say, to repeat the beginning of a run.
     """
-    data = NumberWords()
+    model = make_model(settings, seed)
+    return model, mean_loss(fit_model(model, settings, seed, steps=steps))
+
+
+def make_model(settings: Settings, seed: int) -> Transformer:
+    """The untrained model: width 128, two layers that read and two that write."""
     seed_everything(seed)
     config = TransformerConfig(
-        vocab_size=len(data.vocabulary),
+        vocab_size=len(NumberWords().vocabulary),
         d_model=128,
         n_heads=settings["n_heads"],
+        d_head=settings.get("d_head"),
+        attention_scale=settings.get("attention_scale"),
         n_encoder_layers=2,
         n_decoder_layers=2,
         d_ff=128,
         dropout=settings["dropout"],
     )
-    model = Transformer(config).to(best_device())
+    return Transformer(config).to(best_device())
+
+
+def fit_model(
+    model: Transformer,
+    settings: Settings,
+    seed: int,
+    *,
+    steps: int | None = None,
+    progress: bool | Progress = False,
+) -> History:
+    """Train the model by the recipe in `settings`, for as many steps as they say unless `steps` says less."""
     history = fit(
         model,
-        data.batches("train", seed=seed),
+        NumberWords().batches("train", seed=seed),
         SequenceLoss(smoothing=settings["smoothing"]),
         optimizer=torch.optim.Adam(model.parameters(), betas=tuple(settings["betas"]), eps=settings["eps"]),
         schedule=schedule(settings),
         steps=steps or settings["steps"],
         seed=seed,
-        progress=False,
+        progress=progress,
     )
     if history.interrupted:  # `fit` returns what it has; a study must not store that as a whole run
         raise KeyboardInterrupt
+    return history
+
+
+def mean_loss(history: History) -> list[float]:
+    """Mean training loss of every 20 steps."""
     loss = torch.tensor(history.loss).unfold(0, 20, 20).mean(dim=1)
-    return model, [round(value, 4) for value in loss.tolist()]
+    return [round(value, 4) for value in loss.tolist()]
 
 
 def schedule(settings: Settings) -> Callable[[int], float]:
