@@ -83,6 +83,11 @@ def library_files(code: str) -> list[Path]:
         found.add(path)
         package = ".".join(path.relative_to(ROOT).parent.parts)
         waiting += [package, *imported(path.read_text(encoding="utf-8"), package)]
+    for path in list(found):  # a widget's script is stored with its state
+        found.update(path.parent.glob(f"{path.stem}.js"))
+    widgets = ROOT / PACKAGE / "widgets"
+    if widgets / "base.py" in found:
+        found.update(file for file in (widgets / "kit").iterdir() if file.is_file())
     return sorted(found)
 
 

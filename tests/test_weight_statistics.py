@@ -31,6 +31,9 @@ def test_jacobian_norm_equals_automatic_differentiation():
         jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(dim=-1), scores)
         norm = softmax_jacobian_norm(scores.softmax(dim=-1))
         torch.testing.assert_close(norm, torch.linalg.matrix_norm(jacobian))
+    nearly_one = torch.tensor([12.0, 0.0, -1.0]).softmax(dim=-1)  # single precision
+    exact = torch.diag(nearly_one.double()) - torch.outer(nearly_one.double(), nearly_one.double())
+    assert float(softmax_jacobian_norm(nearly_one)) == pytest.approx(float(exact.norm()), rel=1e-5)
     assert float(softmax_jacobian_norm(torch.tensor([0.0, 1.0]))) == 0.0
     assert float(softmax_jacobian_norm(torch.tensor([0.5, 0.5, 0.0]))) == pytest.approx(0.5)
 

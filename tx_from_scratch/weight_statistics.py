@@ -26,8 +26,10 @@ def softmax_jacobian_norm(weights: Weights) -> Float[Tensor, "*batch"]:
     s_k = Σ pᵏ the squared norm is s_2 − 2 s_3 + s_2². It is 0 when one key takes all the weight, and at most
     1/2, for two keys with half of it each.
     """
-    second, third = weights.square().sum(dim=-1), weights.pow(3).sum(dim=-1)
-    return (second - 2 * third + second.square()).clamp_min(0).sqrt()
+    # Three numbers near 1 leave a small one: in single precision only its rounding error would be left.
+    precise = weights if weights.device.type == "mps" else weights.double()
+    second, third = precise.square().sum(dim=-1), precise.pow(3).sum(dim=-1)
+    return (second - 2 * third + second.square()).clamp_min(0).sqrt().to(weights.dtype)
 
 
 def diagonal_share(weights: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch"]:

@@ -210,3 +210,28 @@ def test_third_party_code_is_not_stored() -> None:
 def test_final_lines(printed: str, stored: str) -> None:
     """Progress that overwrites itself leaves its last state."""
     assert final_lines(printed) == stored
+
+
+def test_digest_covers_the_scripts_of_widgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stored widget holds its script and its kit, so a chapter is stale when one of them changes."""
+    package = tmp_path / "tx_from_scratch" / "widgets"
+    (package / "kit").mkdir(parents=True)
+    for name in (
+        "../__init__.py",
+        "__init__.py",
+        "base.py",
+        "dial.js",
+        "other.js",
+        "kit/frame.js",
+        "kit/widget.css",
+    ):
+        (package / name).write_text("", encoding="utf-8")
+    (package / "dial.py").write_text("from tx_from_scratch.widgets.base import Widget", encoding="utf-8")
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    code = "from tx_from_scratch.widgets.dial import Dial"
+    reached = [
+        path.relative_to(package).as_posix()
+        for path in notebooks.library_files(code)
+        if package in path.parents
+    ]
+    assert reached == ["__init__.py", "base.py", "dial.js", "dial.py", "kit/frame.js", "kit/widget.css"]

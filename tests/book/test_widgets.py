@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import anywidget
 import ipywidgets
 import pytest
 import traitlets
-from ipywidgets.embed import embed_data
 from playwright.sync_api import expect
-from serving import ROOT, serve
+from serving import ROOT
 
 pytestmark = pytest.mark.browser
 
@@ -67,40 +64,6 @@ FAILURES = {
     "its syntax": "export default {",
     "its end": "export default { render() { return new Promise(() => {}); } }",
 }
-
-
-def page_of(*widgets: Any) -> str:
-    """A page with these widgets, each with its picture, as the extension writes it."""
-    data = embed_data(views=list(widgets), drop_defaults=False)
-    views = "".join(
-        f'<div class="tx-widget"><img class="tx-widget-picture" alt="picture" src="data:,">'
-        f'<script type="application/vnd.jupyter.widget-view+json">{json.dumps(view)}</script></div>'
-        for view in data["view_specs"]
-    )
-    state = json.dumps(data["manager_state"]).replace("</", "<\\/")
-    return (
-        '<!doctype html><html lang="en"><head><title>t</title><link rel="icon" href="data:,">'
-        '<link rel="stylesheet" href="tx-book.css"></head><body>'
-        f'{views}<script type="application/vnd.jupyter.widget-state+json">{state}</script>'
-        '<script src="tx-widgets.js"></script></body></html>'
-    )
-
-
-@pytest.fixture
-def show(tmp_path: Path, visit: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Open a page with the widgets given."""
-    for name in ("tx-widgets.js", "tx-book.css"):
-        source = ROOT / "book" / "_ext" / "tx_book" / "static" / name
-        (tmp_path / name).write_bytes(source.read_bytes())
-    server = serve(tmp_path)
-    address = next(server)
-
-    def open_page(*widgets: Any, **options: Any) -> Any:
-        (tmp_path / "page.html").write_text(page_of(*widgets), encoding="utf-8")
-        return visit(f"{address}/page.html", **options)
-
-    yield open_page
-    next(server, None)
 
 
 def test_widget_shows_its_state_and_counts(show: Callable[..., Any]) -> None:
