@@ -61,7 +61,7 @@ LARGEST: dict[str, dict[str, Callable[[], Widget]]] = {
         "1 head, 600 tokens": lambda: _attention_map(1, 1, 600),
     },
     "SinusoidalTable": {
-        "width 512, 256 positions": lambda: widgets.SinusoidalTable(d_model=512, length=256),
+        "width 256, 256 positions": lambda: widgets.SinusoidalTable(d_model=256, length=256),
     },
     "SoftmaxSaturation": {
         "width 1024, 64 keys": lambda: widgets.SoftmaxSaturation(d_k=1024, n_keys=64, activation=4.0),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tx_from_scratch.widgets.base import MAX_STATE
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "book"), str(ROOT / "book" / "_ext")]
@@ -210,3 +213,28 @@ def test_is_stored_in_normal_form(path: Path) -> None:
     """As `python book/notebooks.py` writes it, and small enough to be read in a browser."""
     assert path.read_text(encoding="utf-8") == dumps(normalize(read_notebook(path)))
     assert path.stat().st_size < 2_000_000
+
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+OWN_WIDGETS = "tx_from_scratch.widgets."
+
+
+@chapter
+def test_stored_widgets_are_the_present_ones(path: Path) -> None:
+    """What a page runs is what the library holds: script, style, and no more data than a page should load."""
+    state = read_notebook(path)["metadata"].get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    shown = [output["data"] for output in outputs(path) if WIDGET_VIEW in output.get("data", {})]
+    assert all("image/png" in data for data in shown), "a widget has no picture for paper"
+    for data in shown:
+        assert data[WIDGET_VIEW]["model_id"] in state, "the notebook was stored without its widgets' state"
+    for record in state.values():
+        identity = record["state"].get("_anywidget_id", "")
+        if not identity.startswith(OWN_WIDGETS):
+            continue
+        module, name = identity.rsplit(".", 1)
+        widget = getattr(import_module(module), name)
+        advice = f"{name} has changed; run: python book/notebooks.py {path.stem}"
+        assert record["state"]["_esm"] == widget._esm, advice
+        assert record["state"]["_css"] == widget._css, advice
+        assert sum(len(buffer["data"]) for buffer in record.get("buffers", [])) <= MAX_STATE

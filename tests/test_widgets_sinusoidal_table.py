@@ -24,7 +24,7 @@ from tx_from_scratch.widgets.sinusoidal_table import (
 )
 
 
-@pytest.mark.parametrize(("d_model", "base"), [(2, 100.0), (7, 1e4), (64, 1e4), (512, 1e6)])
+@pytest.mark.parametrize(("d_model", "base"), [(2, 100.0), (7, 1e4), (64, 1e4), (256, 1e6)])
 def test_exact_table_is_the_librarys(d_model: int, base: float) -> None:
     """With the paper's exponent, in float64 where the library rounds to float32."""
     positions = torch.arange(300)
@@ -110,7 +110,7 @@ def test_much_copied_exponent_loses_all_that() -> None:
 
 
 BAD = [
-    ({"d_model": 1}, ValueError, "d_model must be from 2 to 512"),
+    ({"d_model": 1}, ValueError, "d_model must be from 2 to 256"),
     ({"d_model": 2.5}, TypeError, "d_model must be an integer"),
     ({"length": 257}, ValueError, "length must be from 8 to 256"),
     ({"base": 99.0}, ValueError, "base must be from 100 to 1e"),
@@ -119,7 +119,7 @@ BAD = [
     ({"exponent": "2c/d"}, ValueError, "exponent must be one of paper, much-copied"),
     ({"position": -1}, ValueError, "position must be from 0 to 255"),
     ({"offset": 0}, ValueError, "offset must be from 1 to 64"),
-    ({"pair": 256}, ValueError, "pair must be from 0 to 255"),
+    ({"pair": 128}, ValueError, "pair must be from 0 to 127"),
     ({"width": 64}, TypeError, "no setting 'width'"),
 ]
 
@@ -140,7 +140,7 @@ def test_bad_settings_are_refused(settings: dict[str, Any], error: type[Exceptio
 
 def test_place_stays_inside_the_table() -> None:
     """A position or pair that the table has not got gives way to its last one."""
-    assert SinusoidalTable(length=64, position=200, d_model=9, pair=200).place == (63, 3)
+    assert SinusoidalTable(length=64, position=200, d_model=9, pair=100).place == (63, 3)
     assert SinusoidalTable(length=64, position=20, d_model=9, pair=2).place == (20, 2)
 
 
@@ -165,7 +165,7 @@ def test_picture_and_words(exponent: str, d_model: int) -> None:
 
 def test_bundle_and_state_are_small() -> None:
     """The table is computed where it is shown; it does not travel."""
-    widget = SinusoidalTable(d_model=512, length=256)
+    widget = SinusoidalTable(d_model=256, length=256)
     data, metadata = widget._repr_mimebundle_()
     assert metadata["image/png"]["alt"] == data["text/plain"] == widget.describe()
     assert data["image/png"].startswith(b"\x89PNG")

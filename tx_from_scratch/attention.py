@@ -259,9 +259,11 @@ def observe_weights(observer: Observer) -> Iterator[None]:
 class ObservableAttention(nn.Module):
     """What every attention module derives from: while somebody looks, it reports the weights it computes.
 
-    if self.observed:
-        ...  # the explicit path
-        self.report(weights)
+    Its forward pass asks whether somebody does:
+
+        if self.observed:
+            ...  # the explicit path
+            self.report(weights)
     """
 
     @property

@@ -104,9 +104,11 @@ class LiveCurve(Progress):
 class Comparison:
     """Several runs in one picture: the loss and the gradient's norm of each, beside those before it.
 
-    comparison = Comparison()
-    for label, model in models.items():
-        fit(model, ..., progress=comparison.run(label))
+    One comparison serves all runs:
+
+        comparison = Comparison()
+        for label, model in models.items():
+            fit(model, ..., progress=comparison.run(label))
     """
 
     def __init__(self, *, interval: float = 2.0) -> None:

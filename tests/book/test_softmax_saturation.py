@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from tx_from_scratch.counter_random import normals
 from tx_from_scratch.widgets import SoftmaxSaturation
-from tx_from_scratch.widgets.softmax_saturation import MAX_KEYS, MAX_WIDTH, N_QUERIES
+from tx_from_scratch.widgets.softmax_saturation import CURVE_WIDTHS, MAX_KEYS, MAX_WIDTH, N_QUERIES
 
 pytestmark = pytest.mark.browser
 
@@ -60,6 +60,20 @@ def test_browser_computes_what_the_library_does(
                 settings,
             )
         assert browser["overflown"] == library.overflown
+
+
+@pytest.mark.parametrize("number_format", ["fp32", "fp16", "bf16"])
+def test_curves_are_the_librarys_at_each_width(compute: Callable[..., Any], number_format: str) -> None:
+    """They are computed in another way, from sums that grow with the width."""
+    widget = SoftmaxSaturation(number_format=number_format, n_keys=9)
+    call = "({ inputs, curves }) => (all) => curves({ ...all, numbers: inputs(all) })"
+    samples = np.frombuffer(widget.samples, "<f4")
+    curves = compute(SoftmaxSaturation, call, {**widget.settings(), "samples": samples})
+    # Where a sum falls on the other side of a rounding boundary, a row differs by a step of the format.
+    tolerance = 1e-5 if number_format == "fp32" else ROUNDING[number_format]
+    for name, scaled in (("divided", True), ("plain", False)):
+        wanted = [widget.measure(d_k=d_k, scaled=scaled).jacobian for d_k in CURVE_WIDTHS]
+        np.testing.assert_allclose(curves[name], wanted, atol=tolerance)
 
 
 def test_full_precision_agrees_with_torch(compute: Callable[..., Any]) -> None:

@@ -38,7 +38,7 @@ def arm(d_head: int, divided: bool, *, small_start: bool = False, factor: float 
     }
 
 
-def start_unit_variance(model: Transformer, *, small_start: bool) -> None:
+def start_unit_variance(model: Transformer, *, small_start: bool = False) -> None:
     """Let the entries of queries and keys start with unit variance, whatever the width of a head.
 
     The stream has unit variance, and each entry sums d_model products: weights of variance 1 / d_model do it.
@@ -136,8 +136,8 @@ STUDY = Study(
         }.items()
     }
     | {
-        "divided, three times the rate, d_k 128": arm(128, True, factor=0.45),
-        "not divided, three times the rate, d_k 128": arm(128, False, factor=0.45),
+        "divided, a third of the rate, d_k 128": arm(128, True, factor=0.05),
+        "not divided, a third of the rate, d_k 128": arm(128, False, factor=0.05),
     },
     seeds=(0, 1, 2),
     measure=measure,

@@ -20,7 +20,7 @@ from tx_from_scratch.plots import COLORS
 from tx_from_scratch.positions import sinusoidal_table
 from tx_from_scratch.widgets.base import Choice, RealNumber, WholeNumber, Widget
 
-MAX_WIDTH, MAX_LENGTH, MAX_OFFSET = 512, 256, 64
+MAX_WIDTH, MAX_LENGTH, MAX_OFFSET = 256, 256, 64
 NEARLY_CONSTANT = 0.01
 """A column counts as nearly constant when its standard deviation over the positions is below this."""
 EXPONENTS = ("paper", "much-copied")
@@ -132,7 +132,7 @@ class SinusoidalTable(Widget):
     a step of k positions turns it by the same angle everywhere. The much-copied exponent loses that.
 
     Args:
-        d_model: width of the table, 2 to 512. An odd one leaves its last sine without a cosine.
+        d_model: width of the table, 2 to 256. An odd one leaves its last sine without a cosine.
         length: positions in the table, 8 to 256.
         base: of the exponent, 100 to 1,000,000.
         exponent: "paper" for 2⌊c/2⌋/d_model, "much-copied" for 2c/d_model.

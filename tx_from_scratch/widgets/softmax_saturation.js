@@ -8,14 +8,15 @@ import { memory } from "./kit/memory.js";
 import { roundAll, rounder } from "./kit/number_formats.js";
 import { normals } from "./kit/random.js";
 
-const N_QUERIES = 16;
+const N_QUERIES = 8; // a multiple of 4
 const MAX_KEYS = 64;
 const MAX_WIDTH = 1024;
 const BINS = 31;
 const TRAITS = ["d_k", "n_keys", "scaled", "activation", "number_format", "samples"];
 
-/* The widths at which the curves are computed. */
-const WIDTHS = Array.from({ length: 11 }, (_, power) => 2 ** power);
+/* The widths at which the curves are computed. Their roots are powers of two, by which division is exact, so that the
+ * sums of both curves are the same. */
+const WIDTHS = [1, 4, 16, 64, 256, 1024];
 
 /* Samples times `activation`, rounded to the format: what all widths share. */
 export function inputs({ samples, activation, number_format }) {
@@ -26,32 +27,36 @@ export function inputs({ samples, activation, number_format }) {
 function scoresOf({ numbers, d_k, n_keys, scaled, number_format }) {
   const round = rounder(number_format);
   const scores = new Float64Array(N_QUERIES * n_keys);
-  const query = new Float64Array(d_k);
+  const queries = new Float64Array(N_QUERIES * d_k);
+  const divisor = scaled ? Math.sqrt(d_k) : 1;
   for (let row = 0; row < N_QUERIES; row += 1) {
-    query.set(numbers.subarray(row * MAX_WIDTH, row * MAX_WIDTH + d_k));
-    if (scaled) for (let entry = 0; entry < d_k; entry += 1) query[entry] = round(query[entry] / Math.sqrt(d_k));
+    for (let entry = 0; entry < d_k; entry += 1) {
+      queries[row * d_k + entry] = round(numbers[row * MAX_WIDTH + entry] / divisor);
+    }
+  }
+  // Four queries at once, so that each key is fetched a quarter as often, and no sum waits for the one before it.
+  for (let row = 0; row < N_QUERIES; row += 4) {
+    const a = row * d_k;
     for (let column = 0; column < n_keys; column += 1) {
-      scores[row * n_keys + column] = round(dot(query, numbers, (N_QUERIES + column) * MAX_WIDTH, d_k));
+      const start = (N_QUERIES + column) * MAX_WIDTH;
+      let first = 0;
+      let second = 0;
+      let third = 0;
+      let fourth = 0;
+      for (let entry = 0; entry < d_k; entry += 1) {
+        const number = numbers[start + entry];
+        first += queries[a + entry] * number;
+        second += queries[a + d_k + entry] * number;
+        third += queries[a + 2 * d_k + entry] * number;
+        fourth += queries[a + 3 * d_k + entry] * number;
+      }
+      scores[row * n_keys + column] = round(first);
+      scores[(row + 1) * n_keys + column] = round(second);
+      scores[(row + 2) * n_keys + column] = round(third);
+      scores[(row + 3) * n_keys + column] = round(fourth);
     }
   }
   return scores;
-}
-
-/* Four sums side by side, so that none waits for the one before it: three times as fast. */
-function dot(query, numbers, start, length) {
-  let first = 0;
-  let second = 0;
-  let third = 0;
-  let fourth = 0;
-  let entry = 0;
-  for (; entry + 3 < length; entry += 4) {
-    first += query[entry] * numbers[start + entry];
-    second += query[entry + 1] * numbers[start + entry + 1];
-    third += query[entry + 2] * numbers[start + entry + 2];
-    fourth += query[entry + 3] * numbers[start + entry + 3];
-  }
-  for (; entry < length; entry += 1) first += query[entry] * numbers[start + entry];
-  return first + second + third + fourth;
 }
 
 /* Each row's softmax; where a score is infinite that is NaN, as it is everywhere else. */
@@ -78,6 +83,12 @@ export function saturation(settings) {
   const { n_keys, scaled, activation, d_k, number_format } = settings;
   const scores = scoresOf(settings);
   const weights = softmaxRows(scores, n_keys, number_format);
+  const predicted = activation ** 2 * (scaled ? 1 : Math.sqrt(d_k));
+  return { scores, weights, predicted, ...meansOf(weights, n_keys) };
+}
+
+/* Entropy, largest weight and norm of the Jacobian, means over the rows. */
+function meansOf(weights, n_keys) {
   let entropy = 0;
   let largest = 0;
   let jacobian = 0;
@@ -95,14 +106,30 @@ export function saturation(settings) {
     largest += peak;
     jacobian += Math.sqrt(Math.max(0, second - 2 * third + second * second));
   }
-  return {
-    scores,
-    weights,
-    predicted: activation ** 2 * (scaled ? 1 : Math.sqrt(d_k)),
-    entropy: entropy / N_QUERIES,
-    largest: largest / N_QUERIES,
-    jacobian: jacobian / N_QUERIES,
-  };
+  return { entropy: entropy / N_QUERIES, largest: largest / N_QUERIES, jacobian: jacobian / N_QUERIES };
+}
+
+/* The norm of the Jacobian at all WIDTHS, divided and not, from one pass over the numbers. */
+export function curves({ numbers, n_keys, number_format }) {
+  const round = rounder(number_format);
+  const scores = WIDTHS.map(() => [new Float64Array(N_QUERIES * n_keys), new Float64Array(N_QUERIES * n_keys)]);
+  for (let row = 0; row < N_QUERIES; row += 1) {
+    for (let column = 0; column < n_keys; column += 1) {
+      const start = (N_QUERIES + column) * MAX_WIDTH;
+      let sum = 0;
+      let entry = 0;
+      for (let place = 0; place < WIDTHS.length; place += 1) {
+        const d_k = WIDTHS[place];
+        for (; entry < d_k; entry += 1) sum += numbers[row * MAX_WIDTH + entry] * numbers[start + entry];
+        scores[place][0][row * n_keys + column] = round(sum / Math.sqrt(d_k));
+        scores[place][1][row * n_keys + column] = round(sum);
+      }
+    }
+  }
+  const [divided, plain] = [0, 1].map((which) =>
+    scores.map((pair) => meansOf(softmaxRows(pair[which], n_keys, number_format), n_keys).jacobian),
+  );
+  return { divided, plain };
 }
 
 /* How the scores are spread, what has overflown, and how many different values are left. */
@@ -163,15 +190,11 @@ function render({ model, el }) {
     const settings = Object.fromEntries(TRAITS.map((trait) => [trait, model.get(trait)]));
     const { samples, d_k, n_keys, scaled, activation, number_format } = settings;
     const numbers = latest("numbers", [samples, activation, number_format], () =>
-      inputs({ ...settings, samples: floats(samples) }),
+      inputs({ ...settings, samples: latest("samples", [samples], () => floats(samples)) }),
     );
     const here = saturation({ ...settings, numbers });
     Object.assign(here, spreadOf(here.scores));
-    const [divided, plain] = [true, false].map((scaled) =>
-      latest(`curve ${scaled}`, [numbers, n_keys, number_format], () =>
-        WIDTHS.map((width) => saturation({ ...settings, numbers, scaled, d_k: width }).jacobian),
-      ),
-    );
+    const { divided, plain } = latest("curves", [numbers, n_keys], () => curves({ ...settings, numbers }));
 
     const spread = Number.isFinite(here.spread) ? here.spread : here.predicted;
     const reach = 4 * Math.max(spread, here.predicted);
@@ -219,4 +242,4 @@ function strong(value) {
   return element("strong", {}, format(value));
 }
 
-export default { render, compute: { inputs, saturation, spreadOf, normals, roundAll } };
+export default { render, compute: { inputs, saturation, curves, spreadOf, normals, roundAll } };

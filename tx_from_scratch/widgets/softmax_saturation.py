@@ -19,9 +19,9 @@ from tx_from_scratch.plots import COLORS
 from tx_from_scratch.weight_statistics import entropy, softmax_jacobian_norm
 from tx_from_scratch.widgets.base import Choice, RealNumber, Switch, WholeNumber, Widget
 
-N_QUERIES, MAX_KEYS, MAX_WIDTH = 16, 64, 1024
+N_QUERIES, MAX_KEYS, MAX_WIDTH = 8, 64, 1024
 FORMATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-CURVE_WIDTHS = tuple(2**power for power in range(11))
+CURVE_WIDTHS = tuple(4**power for power in range(6))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class SoftmaxSaturation(Widget):
     script = "softmax_saturation.js"
 
     d_k = WholeNumber(64, 1, MAX_WIDTH, "width of queries and keys")
-    n_keys = WholeNumber(16, 2, MAX_KEYS, "keys that share a query's attention")
+    n_keys = WholeNumber(32, 2, MAX_KEYS, "keys that share a query's attention")
     scaled = Switch(False, "divide by sqrt(d_k)")
     activation = RealNumber(
         1.0, 1 / 16, 256.0, 1 / 16, "standard deviation of the entries of queries and keys"
@@ -149,7 +149,7 @@ class SoftmaxSaturation(Widget):
         return samples
 
     def use(self, queries: ArrayLike, keys: ArrayLike) -> None:
-        """Show these queries, (16, 1024), and keys, (64, 1024), instead of random ones."""
+        """Show these queries, (8, 1024), and keys, (64, 1024), instead of random ones."""
         given = [np.asarray(numbers, dtype="<f4") for numbers in (queries, keys)]
         for name, numbers, rows in zip(("queries", "keys"), given, (N_QUERIES, MAX_KEYS), strict=True):
             if numbers.shape != (rows, MAX_WIDTH):

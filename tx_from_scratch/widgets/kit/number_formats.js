@@ -14,8 +14,10 @@ const POWERS = Float64Array.from({ length: 2047 }, (_, index) => 2 ** (index - O
 
 /* The function that rounds to "fp32", "fp16" or "bf16"; beyond the largest number it gives infinity. */
 export function rounder(format) {
-  if (format === "fp32") return Math.fround;
-  const { bits, smallest, largest } = FORMATS[format];
+  return ROUNDERS[format];
+}
+
+function makeRounder({ bits, smallest, largest }) {
   return (x) => {
     if (x === 0 || !Number.isFinite(x)) return x;
     double[0] = x;
@@ -25,6 +27,9 @@ export function rounder(format) {
     return rounded === 0 && x < 0 ? -0 : rounded;
   };
 }
+
+// Made once, so that a browser compiles each of them once.
+const ROUNDERS = { fp32: Math.fround, fp16: makeRounder(FORMATS.fp16), bf16: makeRounder(FORMATS.bf16) };
 
 /* Each number times `factor`, rounded to the format. */
 export function roundAll(numbers, format, factor = 1) {
