@@ -43,18 +43,10 @@ def steps() -> list[Step]:
     """Everything that is checked, the quick things first."""
     book_path = os.pathsep.join(str(ROOT / part) for part in ("book", "book/_ext", "tests/book"))
     compare = "--nbval" if outputs_are_comparable() else "--nbval-lax"
+    # One after the other: a training cell uses all cores, and two of them at once take several times as long.
     chapters = (
         *(compare, "chapters", "--nbval-current-env", "--nbval-cell-timeout", "900"),
-        *(
-            "--nbval-sanitize-with",
-            "tests/nbval.cfg",
-            "-n",
-            "2",
-            "--dist",
-            "loadfile",
-            "-p",
-            "no:cacheprovider",
-        ),
+        *("--nbval-sanitize-with", "tests/nbval.cfg", "-p", "no:cacheprovider"),
     )
     return [
         Step("style", ("ruff", "check", ".")),

@@ -80,3 +80,24 @@ def test_mask_must_be_boolean():
     query, key, value = inputs()
     with pytest.raises(TypeError, match="mask"):
         AdditiveAttention(4)(query, key, value, mask=torch.ones(5, 7))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda q, k, v: (q[0], k, v, None), r"must have shape \(batch, heads, length, width\)"),
+        (lambda q, k, v: (q, k, v[:, :, :3], None), "key and value in length"),
+        (lambda q, k, v: (q[..., :3], k[..., :3], v, None), "width d_head=4, got 3"),
+        (lambda q, k, v: (q, k, v, torch.ones(4, 7, dtype=torch.bool)), "mask must broadcast"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        AdditiveAttention(4)(*change(*inputs())[:3], mask=change(*inputs())[3])
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_widths_must_be_integers():
+    with pytest.raises(TypeError, match=r"must be integers, got 4\.5 and 4\.5"):
+        AdditiveAttention(4.5)

@@ -398,3 +398,9 @@ def test_long_tokens_are_cut_for_labels() -> None:
     """With a sign that there is more."""
     assert visible("x" * 20, 5) == "xxxx…"
     assert visible("xxxxx", 5) == "xxxxx"
+
+
+def test_weights_of_a_query_sum_to_one_at_most() -> None:
+    """Rows of ones are something else: a mask, or scores."""
+    with pytest.raises(ValueError, match="must sum to 1, or to 0 where it may read nothing, got 3"):
+        AttentionMap(torch.ones(1, 1, 3, 3), ["a", "b", "c"])

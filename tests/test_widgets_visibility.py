@@ -127,7 +127,8 @@ def test_description_in_words() -> None:
     assert widget.describe() == (
         "Attention mask of 6 tokens, causal, the last 2 are padding: a window of 1 to either side, "
         "1 global token. 12 of 36 pairs are visible; full attention would compute 18. After 2 layers "
-        "100.0 % of the pairs are reached, all are after 2; token 5 is influenced by 2 tokens. "
+        "100.0 % of the pairs of real tokens are reached, all are after 2; "
+        "token 5 is influenced by 2 tokens. "
         "0 queries may attend to nothing."
     )
 

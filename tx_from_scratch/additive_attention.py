@@ -12,8 +12,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tx_from_scratch.attention import Attended, Key, Query, Value, Weights, hide_unreadable, masked_softmax
-from tx_from_scratch.masks import Mask, check_mask
+from tx_from_scratch.attention import (
+    Attended,
+    Key,
+    Query,
+    Value,
+    Weights,
+    check_attention_inputs,
+    hide_unreadable,
+    masked_softmax,
+)
+from tx_from_scratch.masks import Mask
 
 
 class AdditiveAttention(nn.Module):
@@ -28,6 +37,7 @@ class AdditiveAttention(nn.Module):
         d_hidden: width of the network that compares them; `d_head` when left out.
 
     Raises:
+        TypeError: a width is not an integer.
         ValueError: a width is not positive.
 
     Source: Bahdanau et al. 2014, appendix A.1.2, arXiv:1409.0473.
@@ -36,6 +46,8 @@ class AdditiveAttention(nn.Module):
     def __init__(self, d_head: int, d_hidden: int | None = None) -> None:
         super().__init__()
         d_hidden = d_head if d_hidden is None else d_hidden
+        if not all(isinstance(width, int) for width in (d_head, d_hidden)):
+            raise TypeError(f"d_head and d_hidden must be integers, got {d_head!r} and {d_hidden!r}")
         if d_head < 1 or d_hidden < 1:
             raise ValueError(
                 f"d_head and d_hidden must be positive, got d_head={d_head}, d_hidden={d_hidden}"
@@ -66,9 +78,15 @@ class AdditiveAttention(nn.Module):
             value: (batch, heads, key, d_value).
             mask: Boolean, True = may attend, broadcastable to (batch, heads, query, key). A query that may
                 attend to nothing yields zeros.
+
+        Raises:
+            TypeError: `mask` is not Boolean.
+            ValueError: the shapes do not fit each other, or the width is not `d_head`.
         """
-        if mask is not None:
-            check_mask(mask)
+        check_attention_inputs(query, key, value, mask)
+        d_head = self.map_query.in_features
+        if query.shape[3] != d_head:
+            raise ValueError(f"query and key must have width d_head={d_head}, got {query.shape[3]}")
         key, value = hide_unreadable(key, value, mask)
         weights = masked_softmax(self.scores(query, key), mask)
         return weights @ value, weights

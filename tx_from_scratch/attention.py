@@ -63,7 +63,7 @@ def scaled_dot_product_attention(
 
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762.
     """
-    _check_attention_inputs(query, key, value, mask, bias)
+    check_attention_inputs(query, key, value, mask, bias)
     check_scale(scale)
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
@@ -105,7 +105,7 @@ def fused_attention(
     Arguments and errors are the same. Without mask and bias, `causal=True` materializes no mask for equal
     lengths or a single query, which keeps the fast kernel.
     """
-    _check_attention_inputs(query, key, value, mask, bias)
+    check_attention_inputs(query, key, value, mask, bias)
     check_scale(scale)
     n_query, n_key = query.shape[-2], key.shape[-2]
     # The last position may read everything, so a single query needs no triangle.
@@ -139,8 +139,8 @@ def _with_four_axes(tensor: Tensor) -> Tensor:
     return tensor[(None,) * (4 - tensor.ndim)]
 
 
-def _check_attention_inputs(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None
+def check_attention_inputs(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None = None
 ) -> None:
     """Raise before any kernel runs, naming the argument and what would be right."""
     asking, offering, read = query.shape, key.shape, value.shape
@@ -294,6 +294,7 @@ class MultiHeadAttention(ObservableAttention):
         scale: the factor on the scores, 1 / sqrt(d_head) when left out.
 
     Raises:
+        TypeError: a size is not an integer.
         ValueError: `n_heads` does not divide `d_model`, a size is not positive, or `scale` is not a finite
             positive number.
 
@@ -382,7 +383,8 @@ def check_heads(d_model: int, n_heads: int, d_head: int | None = None) -> None:
         TypeError: one of them is not an integer.
         ValueError: names the values and, where it helps, the nearest numbers of heads that would do.
     """
-    if not (isinstance(d_model, int) and isinstance(n_heads, int) and isinstance(d_head, int | None)):
+    given = (d_model, n_heads) if d_head is None else (d_model, n_heads, d_head)
+    if any(isinstance(size, bool) or not isinstance(size, int) for size in given):
         raise TypeError(
             f"d_model, n_heads and d_head must be integers, got d_model={d_model!r}, n_heads={n_heads!r}, "
             f"d_head={d_head!r}"

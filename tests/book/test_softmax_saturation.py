@@ -146,8 +146,14 @@ def test_controls_change_what_is_shown(show: Callable[..., Any]) -> None:
     field.fill("2000")  # out of range: nothing changes, and the field says so
     shows(d_k=100)
     expect(field).to_have_js_property("validity.valid", False)
+    field.press("Tab")  # the nearest number that it can be
+    expect(field).to_have_value("1024")
+    shows(d_k=1024)
+    field.fill("")
     field.press("Tab")
-    expect(field).to_have_value("100")
+    expect(field).to_have_value("1024")
+    field.fill("100")
+    field.press("Tab")
     widget.get_by_role("checkbox", name="divide by √dₖ").press("Space")
     shows(d_k=100, scaled=True)
     widget.get_by_role("radio", name="fp32").press("ArrowRight")
@@ -160,6 +166,14 @@ def test_controls_change_what_is_shown(show: Callable[..., Any]) -> None:
     expect(page.get_by_role("status")).to_have_text(readout.inner_text())  # once the reader pauses
     assert visited.errors == []
     assert visited.foreign == []
+
+
+def test_typed_zero_comes_back_when_the_field_is_emptied(show: Callable[..., Any]) -> None:
+    """An empty text and the number 0 are not the same."""
+    field = show(SoftmaxSaturation()).page.get_by_role("spinbutton", name="seed")
+    field.fill("")
+    field.press("Tab")
+    expect(field).to_have_value("0")
 
 
 def test_overflow_is_said(show: Callable[..., Any]) -> None:

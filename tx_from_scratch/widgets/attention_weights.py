@@ -21,6 +21,8 @@ from tx_from_scratch.inspection import AttentionMaps
 STEPS = 65_535
 ROUNDING = 1e-6
 """What a softmax in fp32 may give above 1."""
+ROW_ROUNDING = 0.02
+"""What the weights of a query may sum to above 1; in 16 bits a long row misses it by a percent."""
 
 Indices = int | slice | Sequence[int] | None
 
@@ -97,7 +99,7 @@ def quantize(chosen: Chosen) -> NDArray[np.uint16]:
     """The weights that were chosen, (layers, heads, query, key), times 65,535 and rounded.
 
     Raises:
-        ValueError: one of them is NaN, infinite, negative or above 1.
+        ValueError: one of them is NaN, infinite, negative or above 1, or those of a query sum to more than 1.
     """
     result = np.empty(chosen.shape, dtype="<u2")
     across, down = (slice(part.start, part.stop, part.step) for part in (chosen.keys, chosen.queries))
@@ -116,6 +118,12 @@ def quantize(chosen: Chosen) -> NDArray[np.uint16]:
                 raise ValueError(
                     f"weights must be at most 1, got {high:g} {where}; dropout divides weights in training, "
                     "so call model.eval() before you capture them"
+                )
+            most = float(layer[head, down].detach().to("cpu", torch.float64).sum(dim=-1).max())
+            if most > 1 + ROW_ROUNDING:
+                raise ValueError(
+                    f"weights of a query must sum to 1, or to 0 where it may read nothing, got {most:g} "
+                    f"{where}"
                 )
             target[...] = np.rint(weights.clip(max=1) * STEPS)
     return result

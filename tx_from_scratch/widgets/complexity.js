@@ -212,7 +212,7 @@ function sentences(settings, here, crossing) {
   parts.push(`, fewer than a convolution with k = ${kernel_size} `, ...below(crossing.convolution), ". ");
   if (materialized) {
     parts.push("Its weights are ", strong(share(n_heads * n * n, attention.activations)), " of what it keeps, more ");
-    parts.push("than all else from n = ", strong(format(crossing.weights, 6)), " on. ");
+    parts.push("than all else from n = ", strong(format(Math.ceil(crossing.weights), 6)), " on. ");
   }
   parts.push("Matrix products alone are counted, a multiplication with its addition as two FLOPs.");
   return parts;

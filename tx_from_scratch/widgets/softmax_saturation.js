@@ -239,7 +239,7 @@ function render({ model, el }) {
 }
 
 function strong(value) {
-  return element("strong", {}, format(value));
+  return element("strong", {}, Number.isNaN(value) ? "–" : format(value));
 }
 
 export default { render, compute: { inputs, saturation, curves, spreadOf, normals, roundAll } };

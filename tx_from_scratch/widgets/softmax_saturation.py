@@ -96,7 +96,7 @@ class SoftmaxSaturation(Widget):
     """Scores of random queries and keys, the softmax over them, and what is left of its gradient.
 
     Move d_k from 1 to 1024 with and without the division by sqrt(d_k); change the number format to see scores
-    overflow (fp16) or run out of different values (bf16).
+    overflow (fp16) or fall onto each other (bf16, of whose numbers there are few at any size).
 
     Args:
         d_k: width of queries and keys, 1 to 1024.
@@ -185,6 +185,7 @@ class SoftmaxSaturation(Widget):
         right.plot(self.d_k, here.jacobian, "o", color="black")
         right.set(xlabel="d_k", ylabel="norm of the Jacobian", title="what a gradient keeps", ylim=(0, 0.5))
         right.legend(fontsize=8)
+        right.set_xlim(1, MAX_WIDTH)  # where all scores overflow, there is no curve to take limits from
         right.set_xscale("log", base=2)
         return figure
 

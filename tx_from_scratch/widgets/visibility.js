@@ -224,12 +224,14 @@ function render({ model, el }) {
 
     const pairs = length * length;
     const { visible, full, empty } = mask;
+    const influences = known(layers, settings);
     view.say(
       "Visible: ", strong(visible), ` of ${format(pairs)} pairs (`, strong((100 * visible) / pairs), " %). ",
       `Full attention computes ${format(full)} scores, so this costs `, strong(visible / full), " of it. ",
-      `After ${counted(n_layers, "layer")} `, strong(100 * share[n_layers - 1]), " % of the pairs are reached, ",
+      `After ${counted(n_layers, "layer")} `, strong(100 * share[n_layers - 1]),
+      ` % of the pairs${settings.padding ? " of real tokens" : ""} are reached, `,
       all_after === null ? "and some never are; " : `all after ${all_after}; `,
-      `token ${query} is influenced by `, strong(known(layers, settings)), " tokens. ",
+      `token ${query} is influenced by `, strong(influences), influences === 1 ? " token. " : " tokens. ",
       empty ? `${counted(empty, "query", "queries")} may attend to nothing.` : "Every query may attend to something.",
     );
     line.textContent = code(settings);

@@ -201,12 +201,13 @@ class Visibility(Widget):
         row = here.layers[used["query"]]
         known = int(((row >= 0) & (row <= self.n_layers)).sum())
         end = "some never are" if here.all_after is None else f"all are after {here.all_after}"
+        counted = "pairs of real tokens" if self.padding else "pairs"
         limited = "".join(f", {limit}" for limit in limits)
         return (
             f"Attention mask of {self.length} tokens{limited}: {', '.join(parts) or 'no sparse part'}. "
             f"{here.visible:,} of {self.length**2:,} pairs are visible; "
             f"full attention would compute {here.full:,}. After {_counted(self.n_layers, 'layer')} "
-            f"{100 * here.share[self.n_layers - 1]:.1f} % of the pairs are reached, {end}; "
+            f"{100 * here.share[self.n_layers - 1]:.1f} % of the {counted} are reached, {end}; "
             f"token {used['query']} is influenced by {_counted(known, 'token')}. "
             f"{_counted(here.empty, 'query', 'queries')} may attend to nothing."
         )

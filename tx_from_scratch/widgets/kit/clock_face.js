@@ -17,11 +17,14 @@ export function clockFace(view, panel, { label, height = 190 }) {
 
   return function draw({ hands, trail, angle, describe }) {
     const { width } = size(height, { margin: { left: 4, right: 4, top: 4, bottom: 4 } });
-    const radius = Math.min(width, height) / 2 - 12;
+    // A hand whose sine and cosine run at different speeds can be longer than the circle's radius.
+    const longest = latest("longest", [trail], () => farthest(trail));
+    const reach = Math.max(1, longest, ...hands.map(({ hand }) => Math.hypot(...hand)));
+    const radius = (Math.min(width, height) / 2 - 12) / reach;
     const center = { x: 4 + width / 2, y: 4 + height / 2 };
     const at = ([sine, cosine], share = 1) =>
       `${(center.x + share * radius * sine).toFixed(1)} ${(center.y - share * radius * cosine).toFixed(1)}`;
-    latest("ground", [trail, view.width, view.dark], () => {
+    latest("ground", [trail, radius, view.width, view.dark], () => {
       setAttributes(circle, { cx: center.x, cy: center.y, r: radius, stroke: view.colors.line });
       let d = "";
       for (let index = 0; index < trail.length; index += 2) d += `M${at([trail[index], trail[index + 1]])}h0`;
@@ -55,4 +58,13 @@ export function clockFace(view, panel, { label, height = 190 }) {
     );
     svg.setAttribute("aria-label", `${label}: ${describe}`);
   };
+}
+
+/* The greatest length among hands given as [sine, cosine, sine, ...]. */
+function farthest(trail) {
+  let longest = 0;
+  for (let index = 0; index < trail.length; index += 2) {
+    longest = Math.max(longest, Math.hypot(trail[index], trail[index + 1]));
+  }
+  return longest;
 }

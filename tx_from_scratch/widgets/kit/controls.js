@@ -7,7 +7,7 @@ export function slider(view, trait, { label, unit = "", logarithmic = false }) {
   const [low, high, step] = view.model.get("_limits")[trait];
   const scale = logarithmic ? logarithmicScale(low, high, step, logarithmic) : linearScale(low, high, step);
   const range = element("input", { type: "range", min: 0, max: scale.positions, step: 1, "aria-label": label });
-  const field = element("input", { type: "number", min: low, max: high, step: step === 1 ? 1 : "any", id: uniqueId(trait) });
+  const field = element("input", { type: "number", title: `${low} to ${high}`, min: low, max: high, step: step === 1 ? 1 : "any", id: uniqueId(trait) });
   const show = () => {
     const value = view.model.get(trait);
     range.value = scale.position(value);
@@ -27,7 +27,7 @@ export function slider(view, trait, { label, unit = "", logarithmic = false }) {
 /* A field for a typed number, where no order among the values would make a slider of use. */
 export function numberField(view, trait, { label }) {
   const [low, high] = view.model.get("_limits")[trait];
-  const field = element("input", { type: "number", min: low, max: high, step: 1, id: uniqueId(trait) });
+  const field = element("input", { type: "number", title: `${low} to ${high}`, min: low, max: high, step: 1, id: uniqueId(trait) });
   bindField(view, trait, field);
   const control = element("div", { class: "txw-control" }, element("label", { for: field.id }, label), field);
   view.controls.append(control);
@@ -38,13 +38,21 @@ export function numberField(view, trait, { label }) {
 function bindField(view, trait, field) {
   const show = () => {
     const value = view.model.get(trait);
-    if (document.activeElement !== field || Number(field.value) !== value) field.value = value;
+    const typing = document.activeElement === field && field.value !== "";
+    if (!typing || Number(field.value) !== value) field.value = value;
   };
   field.addEventListener("input", () => {
     const fits = field.value !== "" && field.checkValidity();
     if (fits && Number(field.value) !== view.model.get(trait)) view.set(trait, Number(field.value));
   });
-  field.addEventListener("change", show); // whatever could not be taken gives way to the value in use
+  // What can't be a value gives way to the nearest one that can, and what is no number to the one in use.
+  field.addEventListener("change", () => {
+    const typed = Number(field.value);
+    const [low, high, step] = view.model.get("_limits")[trait];
+    const nearest = Math.min(high, Math.max(low, step === 1 ? Math.round(typed) : typed));
+    if (field.value !== "" && Number.isFinite(typed) && nearest !== view.model.get(trait)) view.set(trait, nearest);
+    field.value = view.model.get(trait);
+  });
   view.on([trait], show);
   show();
 }
