@@ -134,12 +134,13 @@ def test_controls_change_what_is_shown(show: Callable[..., Any]) -> None:
     for label, name, typed, taken in (
         ("base", "base", "1234.5", 1234.5),
         ("width d", "d_model", "63", 63),
-        ("width d", "d_model", "513", 63),
+        ("width d", "d_model", "513", 256),
         ("positions", "length", "100", 100),
-        ("positions", "length", "7.5", 100),
-        ("offset k", "offset", "0", 64),
+        ("positions", "length", "7.5", 8),
+        ("offset k", "offset", "0", 1),
     ):
         widget.get_by_role("spinbutton", name=label).fill(typed)
+        widget.get_by_role("spinbutton", name=label).press("Tab")  # then the nearest that it can be
         settings[name] = taken
         says(readout, **settings)
     assert visited.errors == []

@@ -95,9 +95,12 @@ def test_controls_change_what_is_shown(show: Callable[..., Any]) -> None:
         expect(readout).to_contain_text(f"Visible: {here.visible:,} of {wanted.length**2:,} pairs")
         expect(readout).to_contain_text(f"Full attention computes {here.full:,} scores")
         expect(readout).to_contain_text(f"costs {here.visible / here.full:.3g} of it")
-        reached = f"{100 * here.share[wanted.n_layers - 1]:.3g} % of the pairs are reached"
+        pairs = "pairs of real tokens" if wanted.padding else "pairs"
+        reached = f"{100 * here.share[wanted.n_layers - 1]:.3g} % of the {pairs} are reached"
         expect(readout).to_contain_text(f"{reached}, {end}")
-        expect(readout).to_contain_text(f"token {used['query']} is influenced by {known} tokens")
+        expect(readout).to_contain_text(
+            f"token {used['query']} is influenced by {known} token{'s' * (known != 1)}"
+        )
         empty = f"{here.empty} {'query' if here.empty == 1 else 'queries'} may attend to nothing."
         expect(readout).to_contain_text(empty if here.empty else "Every query may attend to something.")
         expect(page.locator(".txw-code code")).to_have_text(wanted.code())
