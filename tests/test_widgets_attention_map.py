@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 import warnings
 from base64 import b64encode
 from typing import Any
@@ -13,8 +12,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from attention_examples import HOSTILE, names, softmax
 from ipywidgets.embed import embed_data
-from torch import Tensor
 
 from tx_from_scratch.inspection import AttentionMaps, capture_attention
 from tx_from_scratch.transformer import Transformer, TransformerConfig
@@ -26,32 +25,8 @@ from tx_from_scratch.widgets.tokens import visible
 
 HALF_A_STEP = 1 / 131_070
 
-HOSTILE = [
-    *[
-        "<s>",
-        "</s>",
-        "a<b<c",
-        "&amp;",
-        '"q"',
-        "<img src=x onerror=alert(1)>",
-        "▁the",
-        " ",
-        "\n",
-        "🙂",
-        "\u202eabc",
-    ],
-    *["</script>", "</SCRIPT >", "<!--<script>", "", "\t", "\u0301", "$x$", "\ud83d", "IPY_MODEL_1", "中"],
-]
-
-
-def softmax(*shape: int) -> Tensor:
-    """Random attention weights."""
-    return torch.randn(*shape).mul(2).softmax(dim=-1)
-
-
-def names(count: int, prefix: str = "t") -> list[str]:
-    """So many different tokens."""
-    return [f"{prefix}{index}" for index in range(count)]
+# A page can't hold half of a surrogate pair; a string in Python can.
+STRANGE = [*HOSTILE, "\ud83d", "IPY_MODEL_1", "中"]
 
 
 def test_maps_are_the_weights_within_half_a_step() -> None:
@@ -275,9 +250,8 @@ def test_settings_are_checked_against_what_is_shown() -> None:
 
 
 def test_more_than_a_notebook_should_hold_is_refused_at_once() -> None:
-    """By shape alone, before any copy: a tensor that takes no memory is refused in no time."""
+    """By shape alone, before any copy: these would be terabytes, so a copy could only fail."""
     endless = torch.zeros(1).expand(12, 12, 512, 512)
-    start = time.perf_counter()
     with pytest.raises(
         ValueError,
         match=r"12 layers x 12 heads x 512.*100,.*more than the 1,000,000.*at most 1 of the 144 maps",
@@ -289,7 +263,6 @@ def test_more_than_a_notebook_should_hold_is_refused_at_once() -> None:
     AttentionMap(
         huge, names(32768), pattern="layers.*", layers=5, heads=7, queries=slice(9, 12), keys=slice(90)
     )
-    assert time.perf_counter() - start < 5
     with pytest.raises(ValueError, match="choose at most 9 of the 144 maps with layers= and heads="):
         AttentionMap(torch.zeros(1).expand(12, 12, 200, 200), names(200))
 
@@ -319,19 +292,19 @@ def stored(widget: AttentionMap) -> int:
 
 def test_tokens_can_not_break_the_page() -> None:
     """The stored state holds no character of a token that HTML could read, and the tokens all the same."""
-    size = len(HOSTILE)
-    widget = AttentionMap(softmax(1, 2, size, size), HOSTILE)
+    size = len(STRANGE)
+    widget = AttentionMap(softmax(1, 2, size, size), STRANGE)
     state = embed_data(views=[widget])["manager_state"]["state"][widget.model_id]
     for part in ({**state["state"], "_esm": "", "_css": ""}, state["buffers"]):
         assert "<" not in json.dumps(part)
-    assert json.loads(widget._tokens) == [HOSTILE, HOSTILE]
+    assert json.loads(widget._tokens) == [STRANGE, STRANGE]
 
 
 @pytest.mark.filterwarnings("error")
 def test_picture_of_any_token() -> None:
     """No token starts a formula or lacks a glyph, and the whole bundle can be written to a file."""
-    size = len(HOSTILE)
-    widget = AttentionMap(softmax(2, 2, size, size), HOSTILE, layer=1, head=1)
+    size = len(STRANGE)
+    widget = AttentionMap(softmax(2, 2, size, size), STRANGE, layer=1, head=1)
     bundle, metadata = widget._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG")
     json.dumps(metadata, ensure_ascii=False).encode()
