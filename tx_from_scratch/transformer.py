@@ -15,15 +15,14 @@ reads off the logits. Vaswani et al. 2017, arXiv:1706.03762.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from tx_from_scratch.attention import KeyValueCache, MultiHeadAttention, check_heads, check_scale
+from tx_from_scratch.embeddings import TiedEmbedding, check_tokens
 from tx_from_scratch.feedforward import FeedForward
 from tx_from_scratch.masks import Mask, padding_mask
 from tx_from_scratch.positions import SinusoidalPositions, sinusoidal_table
@@ -96,27 +95,6 @@ class TransformerConfig:
     def big(cls, vocab_size: int = 37_000) -> TransformerConfig:
         """The paper's big model for English-German: 214,171,648 parameters with a vocabulary of 37,000."""
         return cls(vocab_size=vocab_size, d_model=1024, n_heads=16, d_ff=4096, dropout=0.3)
-
-
-class TiedEmbedding(nn.Module):
-    """One matrix (vocab, d_model): its rows are the token vectors, and also what logits are measured against.
-
-    The rows are drawn with standard deviation d_model^-0.5, which suits the logits; multiplied by
-    sqrt(d_model) on the way in, they get the unit scale that the positions beside them have.
-
-    Source: Press & Wolf 2016, arXiv:1608.05859; Vaswani et al. 2017, section 3.4, arXiv:1706.03762.
-    """
-
-    def __init__(self, vocab_size: int, d_model: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
-        nn.init.normal_(self.weight, std=d_model**-0.5)
-
-    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Stream:
-        return F.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
-
-    def logits(self, x: Stream) -> Float[Tensor, "batch seq vocab"]:
-        return F.linear(x, self.weight)
 
 
 class EncoderLayer(nn.Module):
@@ -366,24 +344,3 @@ class DecodingState:
         self.memory = self.memory[rows]
         self.memory_mask = None if self.memory_mask is None else self.memory_mask[rows]
         self.cache.select(rows)
-
-
-def check_tokens(tokens: Tensor, vocab_size: int, *, name: str) -> None:
-    """Refuse tokens that no embedding row belongs to, before a kernel crashes on them.
-
-    Raises:
-        TypeError: `tokens` are not integers.
-        ValueError: they are not (batch, length), or lie outside the vocabulary.
-    """
-    if tokens.ndim != 2:
-        raise ValueError(f"{name} must have shape (batch, length), got {tuple(tokens.shape)}")
-    if tokens.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"{name} must hold int64 or int32 token ids, got {tokens.dtype}")
-    if torch.compiler.is_compiling() or tokens.is_meta or not tokens.numel():
-        return  # there are no values to look at
-    low, high = (int(bound) for bound in tokens.aminmax())
-    if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"{name} must hold ids from 0 to {vocab_size - 1} (vocab_size={vocab_size}), "
-            f"got {low if low < 0 else high}"
-        )
