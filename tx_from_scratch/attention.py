@@ -343,37 +343,53 @@ class MultiHeadAttention(ObservableAttention):
             cache: holds the keys and values of the past. In self-attention those of `x` are appended; in
                 cross-attention those of `context` are computed once and read from then on.
         """
-        self._check_stream(x, "x")
-        query = self._split(self.project_query(x))
+        self.check_stream(x, "x")
+        query = self.split(self.project_query(x))
         if context is not None and cache is not None and cache.length:
             key, value = cache.contents()
         else:
             source = x if context is None else context
-            self._check_stream(source, "context")
-            key, value = self._split(self.project_key(source)), self._split(self.project_value(source))
+            self.check_stream(source, "context")
+            key, value = self.split(self.project_key(source)), self.split(self.project_value(source))
             if cache is not None:
                 key, value = cache.append(key, value)
 
-        if self.observed:
-            attended, weights = scaled_dot_product_attention(
-                query, key, value, mask=mask, bias=bias, causal=causal, scale=self.scale
-            )
-            self.report(weights)
-        else:
-            attended = fused_attention(
-                query, key, value, mask=mask, bias=bias, causal=causal, scale=self.scale
-            )
+        return self.join(self.attend(query, key, value, mask=mask, bias=bias, causal=causal))
+
+    def attend(
+        self,
+        query: Query,
+        key: Key,
+        value: Value,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        causal: bool = False,
+    ) -> Attended:
+        """All heads' attention: by the path that shows its weights if somebody looks, else the fast one."""
+        if not self.observed:
+            return fused_attention(query, key, value, mask=mask, bias=bias, causal=causal, scale=self.scale)
+        attended, weights = scaled_dot_product_attention(
+            query, key, value, mask=mask, bias=bias, causal=causal, scale=self.scale
+        )
+        self.report(weights)
+        return attended
+
+    def split(self, x: Float[Tensor, "batch seq width"]) -> Float[Tensor, "batch heads seq d_head"]:
+        """All heads' projections, side by side in the last axis, with an axis of their own."""
+        return torch.unflatten(x, 2, (self.n_heads, -1)).transpose(1, 2)
+
+    def join(self, attended: Attended) -> Float[Tensor, "batch query d_model"]:
+        """What the heads have read, side by side again, through the last projection."""
         return self.project_out(attended.transpose(1, 2).flatten(2))  # (batch, query, heads * d_head)
 
-    def _check_stream(self, x: Tensor, name: str) -> None:
+    def check_stream(self, x: Tensor, name: str) -> None:
+        """Refuse what is no stream of this width, naming the argument."""
         if x.ndim != 3 or x.shape[2] != self.d_model or not x.dtype.is_floating_point:
             raise ValueError(
                 f"{name} must be a float tensor of shape (batch, seq, d_model={self.d_model}), "
                 f"got {x.dtype} of shape {tuple(x.shape)}"
             )
-
-    def _split(self, x: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch heads seq d_head"]:
-        return torch.unflatten(x, 2, (self.n_heads, -1)).transpose(1, 2)
 
 
 def check_heads(d_model: int, n_heads: int, d_head: int | None = None) -> None:

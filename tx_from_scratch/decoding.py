@@ -82,7 +82,7 @@ def greedy_decode(model: Decodable, source: Source, *, max_new_tokens: int | Non
     """
     pad, bos, eos = model.config.pad_id, model.config.bos_id, model.config.eos_id
     limits = _limits(source, pad, max_new_tokens)
-    with _evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         state = model.start_decoding(source)
         never = torch.tensor([pad], device=source.device)
         token = torch.full_like(source[:, :1], bos)
@@ -140,7 +140,7 @@ def beam_search(
     batch, device = source.shape[0], source.device
     first_row = torch.arange(batch, device=device)[:, None] * beam_size  # of each row's beams
 
-    with _evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         state = model.start_decoding(source)
         state.select(torch.arange(batch, device=device).repeat_interleave(beam_size))
         # All beams start alike, so only the first may go on; the others would repeat it.
@@ -197,7 +197,7 @@ def sequence_log_probability(model: Scorable, source: Source, target: Written) -
         target: (batch, target) tokens as decoding returns them: no start token, `pad_id` after the end.
     """
     pad, bos = model.config.pad_id, model.config.bos_id
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         shifted = torch.cat([torch.full_like(target[:, :1], bos), target[:, :-1]], dim=1)
         steps = model(source, shifted).float().log_softmax(dim=-1)
         chosen = steps.gather(-1, target[..., None])[..., 0]
@@ -218,7 +218,7 @@ def _limits(source: Source, pad_id: int, max_new_tokens: int | None) -> Int[Tens
 
 
 @contextmanager
-def _evaluating(model: object) -> Iterator[None]:
+def evaluating(model: object) -> Iterator[None]:
     """Evaluation mode inside the block; every module gets its own mode back."""
     modes = {module: module.training for module in model.modules()} if isinstance(model, nn.Module) else {}
     if isinstance(model, nn.Module):

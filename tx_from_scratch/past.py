@@ -1,0 +1,178 @@
+"""What a language model keeps of tokens that it has seen, so that a pass computes only new ones.
+
+Cache            keys and values of everything so far, for decoding
+SegmentMemory    what each layer read of the last tokens, for training on segments of a long text
+                 Dai et al. 2019, section 3.2, arXiv:1901.02860
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tx_from_scratch.attention import KeyValueCache
+from tx_from_scratch.masks import Mask, check_mask
+from tx_from_scratch.positions import Places, row_positions
+from tx_from_scratch.positions.base import check_positions, check_sizes
+
+Tokens = Int[Tensor, "batch seq"]
+Real = Bool[Tensor, "batch seq"]
+Positions = Int[Tensor, "#batch seq"]
+Stream = Float[Tensor, "batch seq d_model"]
+
+
+class Past:
+    """Where the tokens of the past stand, and which of them are padding. This base class remembers none."""
+
+    def __init__(self) -> None:
+        self.positions: Tensor | None = None  # (batch or 1, past)
+        self.real: Tensor | None = None  # (batch, past); None: no padding
+        self.consecutive = True
+
+    @property
+    def length(self) -> int:
+        """How many tokens are remembered."""
+        return 0 if self.positions is None else self.positions.shape[1]
+
+    def locate(
+        self,
+        tokens: Tokens,
+        real: Real | None,
+        positions: Positions | None,
+        longest: int | Int[Tensor, "batch"] | None,
+    ) -> tuple[Places, Real | None]:
+        """Where these tokens and all before them stand, and which are real; nothing is remembered yet.
+
+        Arguments as in `LanguageModel.forward`.
+
+        Raises:
+            TypeError: `real` is not Boolean, or `positions` are not integers.
+            ValueError: they have not the shape of `tokens`.
+        """
+        if real is not None:
+            check_mask(real, name="real")
+            if real.shape != tokens.shape:
+                raise ValueError(
+                    f"real must have the shape of tokens, {tuple(tokens.shape)}, got {tuple(real.shape)}"
+                )
+        padded = real is not None or self.real is not None
+        consecutive = self.consecutive and positions is None and not padded
+        if positions is None:
+            positions = self._count(tokens, real)
+        check_positions(positions)
+        if positions.shape[1] != tokens.shape[1] or positions.shape[0] not in (1, tokens.shape[0]):
+            raise ValueError(
+                f"positions must have shape {tuple(tokens.shape)} or (1, {tokens.shape[1]}), "
+                f"got {tuple(positions.shape)}"
+            )
+        if padded:
+            now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+            real = now if self.positions is None else torch.cat([self._was_real(tokens), now], dim=1)
+        keys = positions
+        if self.positions is not None:
+            rows = max(len(self.positions), len(positions))
+            keys = torch.cat([self.positions.expand(rows, -1), positions.expand(rows, -1)], dim=1)
+        new = self.n_new(tokens.shape[1])
+        return Places(keys, tokens.shape[1], new, consecutive, _column(longest, tokens)), real
+
+    def remember(self, places: Places, real: Real | None) -> None:
+        """Keep what `locate` found, once the pass is done."""
+        self.positions, self.real, self.consecutive = places.key, real, places.consecutive
+
+    def n_new(self, n_query: int) -> int:
+        """How many keys a pass over so many tokens computes."""
+        return n_query
+
+    def _count(self, tokens: Tokens, real: Real | None) -> Positions:
+        """Positions that go on where each row's real tokens ended."""
+        if real is None and self.real is None:
+            begin = (
+                self.length if self.consecutive or self.positions is None else int(self.positions.max()) + 1
+            )
+            return torch.arange(begin, begin + tokens.shape[1], device=tokens.device)[None]
+        now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+        before = self._was_real(tokens).sum(dim=1, keepdim=True) if self.positions is not None else 0
+        return row_positions(now) + before
+
+    def _was_real(self, tokens: Tokens) -> Real:
+        if self.real is not None:
+            return self.real
+        return torch.ones(len(tokens), self.length, dtype=torch.bool, device=tokens.device)
+
+
+class Cache(Past):
+    """Keys and values of all layers: decoding computes one token at a time and reads all before it.
+
+    Args:
+        n_layers: layers of the model.
+        longest: how long each row is going to be, prompt and answer, for schemes that must know before they
+            turn the first key (dynamic NTK).
+    """
+
+    def __init__(self, n_layers: int, longest: int | Int[Tensor, "batch"] | None = None) -> None:
+        super().__init__()
+        check_sizes(n_layers=n_layers)
+        self.layers = [KeyValueCache() for _ in range(n_layers)]
+        self.longest = longest
+
+
+class SegmentMemory(Past):
+    """What each layer read of the last tokens: a longer past for training, at the price of a forward pass.
+
+    No gradient goes into it. With it a text is read segment by segment, each reading the one before:
+
+        memory = SegmentMemory(n_layers, 64)
+        for segment in segments:  # (batch, 64) each, following each other
+            logits = model(segment, memory=memory)
+
+    The positions go on from segment to segment, so a scheme must know distances rather than places: what was
+    remembered with absolute positions in its embeddings still carries them.
+
+    Args:
+        n_layers: layers of the model.
+        length: how many tokens to remember.
+
+    Source: Dai et al. 2019, section 3.2, arXiv:1901.02860.
+    """
+
+    def __init__(self, n_layers: int, length: int) -> None:
+        super().__init__()
+        check_sizes(n_layers=n_layers, length=length)
+        self.longest_memory = length
+        self.states: list[Tensor | None] = [None] * n_layers
+
+    def n_new(self, n_query: int) -> int:
+        # Memory holds what the layers read, not keys: those are computed, and turned, anew.
+        return self.length + n_query
+
+    def extend(self, layer: int, x: Stream) -> Stream | None:
+        """What this layer read of the past, if anything; what it reads now is remembered."""
+        past = self.states[layer]
+        seen = x.detach() if past is None else torch.cat([past, x.detach()], dim=1)
+        self.states[layer] = seen[:, -self.longest_memory :]
+        return past
+
+    def remember(self, places: Places, real: Real | None) -> None:
+        super().remember(places, real)
+        self.positions = places.key[:, -self.longest_memory :]
+        self.real = None if real is None else real[:, -self.longest_memory :]
+
+
+def key_mask(real: Real | None) -> Mask | None:
+    """May attend where a token is real, (batch, 1, 1, key)."""
+    return None if real is None else real[:, None, None, :]
+
+
+def _column(longest: int | Tensor | None, tokens: Tokens) -> Int[Tensor, "#batch 1"] | None:
+    if longest is None:
+        return None
+    if not isinstance(longest, Tensor):
+        check_sizes(longest=longest)
+        return torch.tensor([[longest]], device=tokens.device)
+    if longest.shape != tokens.shape[:1] or longest.dtype.is_floating_point:
+        raise ValueError(
+            f"longest must be an integer, or one for each of the {len(tokens)} rows, got "
+            f"{longest.dtype} of shape {tuple(longest.shape)}"
+        )
+    return longest[:, None]
