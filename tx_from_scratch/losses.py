@@ -7,8 +7,9 @@ loss = - Σ_class q · log softmax(logits),  over all tokens that are no padding
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tx_from_scratch.data import Batch
 
@@ -96,6 +97,44 @@ class SequenceLoss:
             model(batch.source, read), predict, smoothing=self.smoothing, pad_id=self.pad_id, reduction="sum"
         )
         return loss, (predict != self.pad_id).sum()
+
+
+class NextTokenLoss:
+    """Loss of a language model: at every position of a text, predict the next token.
+
+    window   To be , or not to be
+    read     To be , or not to
+    predict  be , or not to be
+    """
+
+    def __repr__(self) -> str:
+        return "NextTokenLoss()"
+
+    def __call__(
+        self, model: nn.Module, batch: Int64[Tensor, "batch window"]
+    ) -> tuple[Float[Tensor, ""], int]:
+        """Cross-entropy in nats summed over all tokens but each window's first, and the number of them.
+
+        `model` maps tokens (batch, length) to logits (batch, length, V), computed in at least fp32 here.
+
+        Raises:
+            ValueError: windows too short to predict from, logits that do not fit, or a token outside
+                0 <= token < V.
+        """
+        if batch.ndim != 2 or batch.shape[1] < 2:
+            raise ValueError(f"batch must be windows of at least 2 tokens each, got {tuple(batch.shape)}")
+        read, predict = batch[:, :-1], batch[:, 1:]
+        logits: Tensor = model(read)
+        if logits.shape[:-1] != predict.shape:
+            raise ValueError(
+                f"model must give logits of shape {(*predict.shape, 'V')} for these tokens, "
+                f"got {tuple(logits.shape)}"
+            )
+        _check_classes(predict, logits.shape[-1])
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        loss = F.cross_entropy(logits.flatten(0, 1), predict.flatten(), reduction="sum")
+        return loss, predict.numel()
 
 
 def _check_classes(target: Tensor, classes: int) -> None:
