@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import attention_paths, decoding, encoder_layer
+from benchmarks import attention_paths, decoding, encoder_layer, language_model, rotation
 from benchmarks.measure import compare
 from benchmarks.provenance import provenance
 from benchmarks.report import insert, to_markdown
@@ -29,6 +29,8 @@ HERE = Path(__file__).parent
 BENCHMARKS: dict[str, tuple[Callable[[int], list[Any]], int]] = {
     "encoder_layer": (lambda rounds: compare(encoder_layer.contenders(), rounds=rounds), 40),
     "decoding": (lambda rounds: compare(decoding.contenders(), rounds=rounds), 21),
+    "rotation": (lambda rounds: compare(rotation.contenders(), rounds=rounds), 40),
+    "language_model": (lambda rounds: compare(language_model.contenders(), rounds=rounds), 30),
     "attention_paths": (lambda rounds: attention_paths.measure(rounds=rounds), 7),
 }
 

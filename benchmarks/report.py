@@ -45,11 +45,12 @@ def _ratios(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for row in rows:
         low, high = row["quartiles"]
+        parameters = "" if row["parameters"] is None else f"{row['parameters']:,}"
         # The reference's ratio to itself says nothing about how much it varies.
         spread = "" if row is rows[0] else f"{low:.2f} to {high:.2f}"
         lines.append(
             f"| {row['name']} | {row['ratio']:.2f} | {spread} | {row['processor_ratio']:.2f} "
-            f"| {row['parameters']:,} | {row['note']} |"
+            f"| {parameters} | {row['note']} |"
         )
     return "\n".join(lines)
 
@@ -70,5 +71,7 @@ def _paths(rows: Sequence[dict[str, Any]]) -> str:
 TABLES: dict[str, tuple[str, Callable[[Sequence[dict[str, Any]]], str]]] = {
     "encoder_layer": ("One encoder layer, forward and backward", _ratios),
     "decoding": ("Greedy decoding of 200 tokens with a cache", _ratios),
+    "rotation": ("Turning queries and keys by RoPE, forward and backward", _ratios),
+    "language_model": ("A training step of a language model", _ratios),
     "attention_paths": ("Explicit against fused attention", _paths),
 }

@@ -7,10 +7,21 @@ import argparse
 from tx_from_scratch.experiments.attention_scaling import STUDY as ATTENTION_SCALING
 from tx_from_scratch.experiments.original_heads import STUDY as ORIGINAL_HEADS
 from tx_from_scratch.experiments.original_recipe import STUDY as ORIGINAL_RECIPE
+from tx_from_scratch.experiments.positions_extrapolation import STUDY as POSITIONS_EXTRAPOLATION
+from tx_from_scratch.experiments.positions_offset import STUDY as POSITIONS_OFFSET
+from tx_from_scratch.experiments.positions_stretching import STUDY as POSITIONS_STRETCHING
 from tx_from_scratch.experiments.study import Study
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (ORIGINAL_HEADS, ORIGINAL_RECIPE, ATTENTION_SCALING)
+    study.name: study
+    for study in (
+        ORIGINAL_HEADS,
+        ORIGINAL_RECIPE,
+        ATTENTION_SCALING,
+        POSITIONS_EXTRAPOLATION,
+        POSITIONS_STRETCHING,
+        POSITIONS_OFFSET,
+    )
 }
 
 
