@@ -1,13 +1,14 @@
-"""Sinusoidal positions: the paper's table at any position, width and precision."""
+"""Absolute positions: the paper's table at any position, width and precision; learned rows and their end."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from tx_from_scratch.positions import SinusoidalPositions, sinusoidal_table
+from tx_from_scratch.positions import LearnedPositions, SinusoidalPositions, sinusoidal_table
 
 
 def literal(position: int, column: int, d_model: int, base: float = 10_000.0) -> float:
@@ -113,3 +114,72 @@ def test_table_is_built_where_the_positions_are():
 def test_impossible_tables_are_refused(d_model, base, name):
     with pytest.raises(ValueError, match=f"{name} must be positive, got"):
         sinusoidal_table(torch.arange(3), d_model, base=base)
+
+
+def test_learned_rows_equal_an_embedding():
+    """torch's own lookup, output and gradient, with positions of each row's own and some twice."""
+    scheme, x = LearnedPositions(11, 6), torch.randn(2, 5, 6)
+    positions = torch.tensor([[0, 1, 2, 3, 4], [10, 3, 3, 0, 7]])
+    rows = torch.nn.Embedding(11, 6, _weight=scheme.table.detach().clone())
+    cotangent = torch.randn(2, 5, 6)
+    actual, expected = scheme.embed(x, positions), x + rows(positions)
+    assert torch.equal(actual, expected)
+    ours = torch.autograd.grad(actual, scheme.table, cotangent)[0]
+    theirs = torch.autograd.grad(expected, rows.weight, cotangent)[0]
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    assert not ours[[5, 6, 8, 9]].any()
+
+
+def test_learned_rows_are_as_small_as_asked():
+    """The mean square of 40,000 numbers lies within 3 % of the variance."""
+    for scheme, std in [(LearnedPositions(200, 200), 0.02), (LearnedPositions(200, 200, std=0.5), 0.5)]:
+        assert scheme.table.square().mean().sqrt().item() == pytest.approx(std, rel=0.03)
+        assert scheme.extended(400).table[200:].square().mean().sqrt().item() == pytest.approx(std, rel=0.03)
+
+
+@pytest.mark.parametrize(("place", "wrong"), [(16, 16), (400, 400), (-1, -1)])
+def test_positions_outside_the_table_are_refused_before_anything_runs(place, wrong):
+    """A08: neither an index error of the backend nor the last row in place of −1; valid ones still work."""
+    scheme, x = LearnedPositions(16, 6), torch.zeros(2, 3, 6)
+    with pytest.raises(ValueError, match=rf"positions must be 0 to 15 \(max_length=16\), got {wrong};"):
+        scheme.embed(x, torch.tensor([[0, 1, 2], [3, place, 15]]))
+    assert torch.equal(scheme.embed(x, torch.tensor([[15, 0, 15]]))[0, 0], scheme.table[15])
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 8, 30])
+def test_interpolated_rows_equal_numpy(length):
+    """numpy.interp, column by column; the ends stay."""
+    scheme = LearnedPositions(7, 5)
+    steps = np.linspace(0, 6, length)
+    columns = scheme.table.detach().double().numpy().T
+    expected = np.stack([np.interp(steps, np.arange(7), column) for column in columns], axis=1)
+    table = scheme.interpolated(length).table
+    np.testing.assert_allclose(table.detach().numpy(), expected, atol=1e-7, rtol=0)
+    assert torch.equal(table[0], scheme.table[0])
+    if length > 1:
+        torch.testing.assert_close(table[-1], scheme.table[-1], atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lengthen", [LearnedPositions.interpolated, LearnedPositions.extended])
+def test_a_longer_table_is_one_of_its_own(lengthen):
+    """The trained one stays as it was; the new one can be trained, in the same precision."""
+    scheme = LearnedPositions(7, 5).double()
+    before = scheme.table.detach().clone()
+    longer = lengthen(scheme, 9)
+    assert longer.table.shape == (9, 5)
+    assert longer.table.dtype == torch.float64
+    assert longer.table.is_leaf
+    assert longer.table.requires_grad
+    longer.embed(torch.zeros(2, 9, 5).double(), torch.arange(9)[None]).square().sum().backward()
+    assert (longer.table.grad.abs().sum(dim=1) > 0).all()
+    with torch.no_grad():
+        longer.table.zero_()
+    assert torch.equal(scheme.table, before)
+
+
+def test_extended_rows_are_the_trained_ones_and_new_ones():
+    scheme = LearnedPositions(7, 5)
+    longer = scheme.extended(9)
+    assert torch.equal(longer.table[:7], scheme.table)
+    assert (longer.table[7:] != 0).all()
+    assert torch.equal(scheme.extended(7).table, scheme.table)

@@ -23,7 +23,7 @@ def t5_bucket(
     Of the rows for one direction (all of them if only the past can be read, half of them otherwise) the first
     half is exact. The others divide the distances from there to `max_distance` evenly in the logarithm, and
     the last one takes everything beyond. So 32 rows for the past alone begin at distances
-    0, 1, ..., 16, 18, 21, ..., 113.
+    0, 1, ..., 16, 19, 21, ..., 113.
 
     Args:
         relative: position of the key minus position of the query.
@@ -63,18 +63,29 @@ class T5RelativeBias(PositionScheme):
         bidirectional: whether the future can be read, and has rows of its own.
         n_buckets: rows of the table.
         max_distance: from here on all distances share the last row (in effect from a little before).
+        gain: multiplies the table. An optimizer such as Adam moves every number by about its rate, so a bias
+            of several units takes thousands of steps; x-transformers takes sqrt(d_head), T5 itself 1.
 
     Raises:
-        TypeError, ValueError: a size is not a positive integer, or see `t5_bucket`.
+        TypeError, ValueError: a size is not a positive integer, `gain` is not positive, or see `t5_bucket`.
 
     Source: Raffel et al. 2019, section 2.1, arXiv:1910.10683.
     """
 
     def __init__(
-        self, n_heads: int, *, bidirectional: bool = False, n_buckets: int = 32, max_distance: int = 128
+        self,
+        n_heads: int,
+        *,
+        bidirectional: bool = False,
+        n_buckets: int = 32,
+        max_distance: int = 128,
+        gain: float = 1.0,
     ) -> None:
         super().__init__()
         check_sizes(n_heads=n_heads, n_buckets=n_buckets, max_distance=max_distance)
+        if not 0 < gain < math.inf:
+            raise ValueError(f"gain must be a finite positive number, got {gain}")
+        self.gain = gain
         self.bidirectional = bidirectional
         self.n_buckets, self.max_distance = n_buckets, max_distance
         self.buckets(torch.zeros(1, dtype=torch.long))  # refuses sizes that don't fit each other
@@ -91,7 +102,8 @@ class T5RelativeBias(PositionScheme):
         )
 
     def prepare(self, places: Places) -> ScoreBias:
-        return self.weight[self.buckets(places.relative())].movedim(-1, 1)  # (batch, heads, query, key)
+        table = self.gain * self.weight
+        return table[self.buckets(places.relative())].movedim(-1, 1)  # (batch, heads, query, key)
 
     def bias(self, query: Query, key: Key, scale: float, prepared: ScoreBias, layer: int) -> ScoreBias:
         return prepared
