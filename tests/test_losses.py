@@ -1,5 +1,6 @@
-"""The learning-rate schedule and the loss."""
+"""The learning-rate schedules and the loss."""
 
+import itertools
 import math
 
 import pytest
@@ -11,6 +12,7 @@ from tiny_translator import VOCAB
 from torch import nn
 
 from tx_from_scratch.data import Batch
+from tx_from_scratch.schedules import CosineSchedule
 from tx_from_scratch.training import (
     NoamSchedule,
     SequenceLoss,
@@ -54,6 +56,58 @@ def test_schedule_errors():
         NoamSchedule(0)
     with pytest.raises(ValueError, match="factor must be positive, got nan"):
         NoamSchedule(512, factor=math.nan)
+
+
+@given(
+    warmup=st.integers(0, 50),
+    fall=st.integers(1, 400),
+    end=st.sampled_from([0.0, 0.1, 1.0]),
+    step=st.integers(1, 600),
+)
+def test_cosine_equals_pytorchs_own_schedulers(warmup, fall, end, step):
+    """LinearLR, then CosineAnnealingLR: their rates at every step of the rise and of the fall."""
+    schedule = CosineSchedule(2e-3, warmup + fall, warmup=warmup, end=end)
+    if step <= warmup:
+        assert schedule(step) == pytest.approx(2e-3 * step / warmup)
+        return
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2e-3)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, fall, eta_min=2e-3 * end)
+    after = min(step - warmup, fall)  # PyTorch's goes up again, ours keeps the last rate
+    optimizer.step()
+    for _ in range(after):
+        cosine.step()
+    assert schedule(step) == pytest.approx(cosine.get_last_lr()[0], rel=1e-6, abs=1e-9)
+
+
+def test_cosine_at_known_steps():
+    """Half of the fall is half of the way, a third of it three quarters; then the last rate stays."""
+    schedule = CosineSchedule(1.0, 130, warmup=10, end=0.2)
+    rates = [schedule(step) for step in (1, 5, 10, 50, 70, 130, 131, 10_000)]
+    assert rates == pytest.approx([0.1, 0.5, 1.0, 0.8, 0.6, 0.2, 0.2, 0.2])
+    assert max(range(1, 200), key=schedule) == 10
+    falling = [schedule(step) for step in range(10, 131)]
+    assert all(later < earlier for earlier, later in itertools.pairwise(falling))
+    assert CosineSchedule(1.0, 4)(1) < 1.0  # without a rise the first step is on the way down
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"peak": 0.0}, "peak must be positive, got 0.0"),
+        ({"peak": math.nan}, "peak must be positive, got nan"),
+        ({"warmup": -1}, "warmup must be at least 0 and below steps, got warmup=-1, steps=9"),
+        ({"warmup": 9}, "warmup must be at least 0 and below steps, got warmup=9, steps=9"),
+        ({"steps": 0}, "warmup must be at least 0 and below steps, got warmup=0, steps=0"),
+        ({"end": 1.5}, "end must be a share from 0 to 1, got 1.5"),
+        ({"end": math.nan}, "end must be a share from 0 to 1, got nan"),
+    ],
+)
+def test_cosine_errors(settings, shown):
+    with pytest.raises(ValueError, match=shown):
+        CosineSchedule(**{"peak": 1e-3, "steps": 9, **settings})
+    with pytest.raises(ValueError, match=r"step must be at least 1 .*got 0"):
+        CosineSchedule(1e-3, 9)(0)
 
 
 @given(

@@ -291,7 +291,7 @@ def _encoded(vocab_size: int, split: Split) -> Int64[Tensor, " tokens"]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Without this, tokenizers would start threads, and warn in every process that is forked afterwards."""
+    """Without this, tokenizers would leave threads behind, which a process forked later waits for in vain."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
     os.environ[name] = "false"

@@ -27,13 +27,14 @@ from tx_from_scratch.devices import best_device
 from tx_from_scratch.distributed import ProcessGroup, process_group, without_exchange
 from tx_from_scratch.history import History
 from tx_from_scratch.interruption import stop_signals
-from tx_from_scratch.losses import SequenceLoss, label_smoothed_cross_entropy
+from tx_from_scratch.losses import NextTokenLoss, SequenceLoss, label_smoothed_cross_entropy
 from tx_from_scratch.progress import Progress, choose_progress
 from tx_from_scratch.schedules import NoamSchedule
 
 __all__ = [
     "Batches",
     "History",
+    "NextTokenLoss",
     "NoamSchedule",
     "SequenceLoss",
     "best_device",
