@@ -60,6 +60,22 @@ LARGEST: dict[str, dict[str, Callable[[], Widget]]] = {
         "12 layers, 12 heads, 50 tokens": lambda: _attention_map(12, 12, 50),
         "1 head, 600 tokens": lambda: _attention_map(1, 1, 600),
     },
+    "BiasExplorer": {
+        "512 positions, 16 heads, ALiBi": lambda: widgets.BiasExplorer(n_heads=16, length=512),
+        "512 positions, 16 heads, Transformer-XL, both sides": lambda: widgets.BiasExplorer(
+            transformer_xl=torch.randn(16, 512) / 10,
+            scheme="transformer_xl",
+            length=512,
+            causal=False,
+            trained_length=128,
+        ),
+    },
+    "RoPEExplorer": {
+        "width 128, 4,096 positions": lambda: widgets.RoPEExplorer(d_head=128, target_length=4096),
+        "width 128, 4,096 positions, dynamic NTK": lambda: widgets.RoPEExplorer(
+            d_head=128, target_length=4096, method="dynamic_ntk"
+        ),
+    },
     "SinusoidalTable": {
         "width 256, 256 positions": lambda: widgets.SinusoidalTable(d_model=256, length=256),
     },

@@ -18,8 +18,15 @@ def _attention_map() -> Widget:
     return widgets.AttentionMap(weights, ["one", "two", "three", "four"])
 
 
-# Widgets that need something to show; the others show something by themselves.
-SPECIAL: dict[str, Callable[[], Widget]] = {"AttentionMap": _attention_map}
+def _bias_explorer() -> Widget:
+    generator = torch.Generator().manual_seed(2)
+    return widgets.BiasExplorer(
+        t5=torch.randn(3, 8, generator=generator), transformer_xl=torch.randn(2, 6, generator=generator)
+    )
+
+
+# Widgets that need something to show, or show more if they get it; the others show something by themselves.
+SPECIAL: dict[str, Callable[[], Widget]] = {"AttentionMap": _attention_map, "BiasExplorer": _bias_explorer}
 
 
 def example(name: str) -> Widget:

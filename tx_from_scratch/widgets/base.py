@@ -55,11 +55,11 @@ def join(script: Path) -> str:
 
 
 class WholeNumber(traitlets.Int[int, int]):
-    """An integer from `low` to `high`, both included."""
+    """An integer from `low` to `high`, both included; only every `step`-th of them, counted from `low`."""
 
-    def __init__(self, default: int, low: int, high: int, help: str) -> None:
-        super().__init__(default, help=f"{help}, {low} to {high}")
-        self.limits = [low, high, 1]
+    def __init__(self, default: int, low: int, high: int, help: str, step: int = 1) -> None:
+        super().__init__(default, help=f"{help}, {low} to {high}" + (f" by {step}" if step > 1 else ""))
+        self.limits = [low, high, step]
         self.tag(sync=True)
 
     def validate(self, obj: Any, value: Any) -> int:
@@ -68,7 +68,11 @@ class WholeNumber(traitlets.Int[int, int]):
             raise TypeError(
                 f"{self.name} must be an integer from {self.limits[0]} to {self.limits[1]}, got {value!r}"
             )
-        return int(_within(self.name, value, self.limits))
+        low, high, step = self.limits
+        whole = int(_within(self.name, value, self.limits))
+        if (whole - low) % step:
+            raise ValueError(f"{self.name} must be from {low} to {high} in steps of {step}, got {value!r}")
+        return whole
 
 
 class RealNumber(traitlets.Float[float, float]):

@@ -1,6 +1,7 @@
 /* The sinusoidal table, the products of its rows, and the rotation from p to p + k.
  * The same computation in Python: table_facts() in sinusoidal_table.py. */
 import { MARGIN } from "./kit/axes.js";
+import { cappedSlider } from "./kit/capped_slider.js";
 import { clockFace } from "./kit/clock_face.js";
 import { choice, slider } from "./kit/controls.js";
 import { element, format } from "./kit/elements.js";
@@ -188,24 +189,6 @@ function turned([sine, cosine], angle) {
   ];
 }
 
-/* A slider whose highest value depends on other traits: it ends there, and shows no more than that. */
-function boundedSlider(view, trait, { label, traits, highest }) {
-  const control = slider(view, trait, { label });
-  const [range, field] = control.querySelectorAll("input");
-  const [low] = view.model.get("_limits")[trait];
-  const bound = () => {
-    const high = highest();
-    const value = Math.min(high, view.model.get(trait));
-    range.max = high - low;
-    range.value = value - low;
-    range.setAttribute("aria-valuetext", format(value));
-    field.max = high;
-    if (document.activeElement !== field) field.value = value;
-  };
-  view.on([trait, ...traits], bound);
-  bound();
-}
-
 function render({ model, el }) {
   const view = frame({ model, el, label: "Sinusoidal table" });
   choice(view, "exponent", {
@@ -216,9 +199,9 @@ function render({ model, el }) {
   slider(view, "length", { label: "positions", logarithmic: true });
   slider(view, "base", { label: "base", logarithmic: 10 });
   const lastPair = () => (model.get("d_model") >> 1) - 1;
-  boundedSlider(view, "pair", { label: "pair of columns i", traits: ["d_model"], highest: lastPair });
+  cappedSlider(view, "pair", { label: "pair of columns i", traits: ["d_model"], highest: lastPair });
   const lastPosition = () => model.get("length") - 1;
-  boundedSlider(view, "position", { label: "position p", traits: ["length"], highest: lastPosition });
+  cappedSlider(view, "position", { label: "position p", traits: ["length"], highest: lastPosition });
   slider(view, "offset", { label: "offset k" });
 
   let shown = null; // what the maps show, for the text under the cursor

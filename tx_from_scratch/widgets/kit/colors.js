@@ -58,6 +58,13 @@ export function hex(color) {
   return `#${color.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
 }
 
+/* A color between two that CSS writes as "#rrggbb", the given share of the way from the first to the second. */
+export function mixed(first, second, share) {
+  const [from, to] = [first, second].map((color) => parseInt(color.slice(1), 16));
+  const part = (bits) => ((from >> bits) & 255) + share * (((to >> bits) & 255) - ((from >> bits) & 255));
+  return hex([16, 8, 0].map((bits) => Math.round(part(bits))));
+}
+
 /* A color as CSS writes it, "#rrggbb", as a packed pixel; none (null) is transparent. */
 export function packedColor(color) {
   if (!color) return 0;

@@ -7,7 +7,7 @@ export function slider(view, trait, { label, unit = "", logarithmic = false }) {
   const [low, high, step] = view.model.get("_limits")[trait];
   const scale = logarithmic ? logarithmicScale(low, high, step, logarithmic) : linearScale(low, high, step);
   const range = element("input", { type: "range", min: 0, max: scale.positions, step: 1, "aria-label": label });
-  const field = element("input", { type: "number", title: `${low} to ${high}`, min: low, max: high, step: step === 1 ? 1 : "any", id: uniqueId(trait) });
+  const field = element("input", { type: "number", title: `${low} to ${high}`, min: low, max: high, step: Number.isInteger(step) ? step : "any", id: uniqueId(trait) });
   const show = () => {
     const value = view.model.get(trait);
     range.value = scale.position(value);
@@ -49,12 +49,17 @@ function bindField(view, trait, field) {
   field.addEventListener("change", () => {
     const typed = Number(field.value);
     const [low, high, step] = view.model.get("_limits")[trait];
-    const nearest = Math.min(high, Math.max(low, step === 1 ? Math.round(typed) : typed));
+    const nearest = Math.min(high, Math.max(low, toStep(typed, low, step)));
     if (field.value !== "" && Number.isFinite(typed) && nearest !== view.model.get(trait)) view.set(trait, nearest);
     field.value = view.model.get(trait);
   });
   view.on([trait], show);
   show();
+}
+
+/* The nearest value that whole steps from `low` reach; with any other step every value is one. */
+function toStep(value, low, step) {
+  return Number.isInteger(step) ? low + step * Math.round((value - low) / step) : value;
 }
 
 function linearScale(low, high, step) {
@@ -73,7 +78,7 @@ function logarithmicScale(low, high, step, base) {
   const values = [];
   for (let position = 0; position <= Math.log(high / low) / Math.log(factor) + 1e-9; position += 1) {
     const exact = low * factor ** position;
-    const value = step === 1 ? Math.round(exact) : Number(exact.toPrecision(3));
+    const value = Number.isInteger(step) ? toStep(exact, low, step) : Number(exact.toPrecision(3));
     if (value !== values.at(-1)) values.push(value);
   }
   if (values.at(-1) !== high) values.push(high);

@@ -54,11 +54,12 @@ export function heatMap(view, panel, { label, describe, pointed = () => {}, chos
   });
 
   /* values: row after row; NaN leaves a gap. scale: "sequential" or "diverging"; or `palette`, CSS colors by value,
-   * where null or no entry leaves a gap (the same two arrays again are not painted again). `marked` is a row to put a frame around. The cells together are at most
-   * `height` pixels high, and with `square` as wide as they are high. xTicks, yTicks: [index, text], by default
-   * numbers; xLabel, yLabel. */
+   * where null or no entry leaves a gap (the same two arrays again are not painted again). `marked` is a row to put a
+   * frame around, `boundary` a place among the rows to draw a line at, 0 being the upper edge. The cells together are
+   * at most `height` pixels high, and with `square` as wide as they are high. xTicks, yTicks: [index, text], by
+   * default numbers; xLabel, yLabel. */
   return function draw({ values, rows, columns, low, high, scale = "sequential", height = 220, square = false, ...options }) {
-    const { margin = MARGIN, palette = null, marked = null, ...ticks } = options;
+    const { margin = MARGIN, palette = null, marked = null, boundary = null, ...ticks } = options;
     const available = Math.max(1, boxWidth() - margin.left - margin.right);
     const fitting = [available / columns, height / rows];
     const [wide, tall] = square ? [Math.min(...fitting), Math.min(...fitting)] : fitting;
@@ -80,7 +81,10 @@ export function heatMap(view, panel, { label, describe, pointed = () => {}, chos
       svg.replaceChildren(...axes(area, options), svgElement("rect", { ...outline, stroke: view.colors.line }), mark, cursor);
       framed = asked;
     }
-    mark.replaceChildren(...(marked === null ? [] : [frameRow(shown, marked, view.colors)]));
+    mark.replaceChildren(
+      ...(boundary === null ? [] : [divide(shown, boundary, view.colors)]),
+      ...(marked === null ? [] : [frameRow(shown, marked, view.colors)]),
+    );
     if (at[0] >= 0) move(...at);
   };
 }
@@ -145,6 +149,11 @@ function paintPixels(canvas, rows, columns, fill) {
 function frameRow({ area, y }, row, colors) {
   const place = { x: area.left - 1, y: y(row) - 1, width: area.width + 2, height: y(row + 1) - y(row) + 2 };
   return svgElement("rect", { ...place, fill: "none", stroke: colors.ink, "stroke-width": 1.5 });
+}
+
+function divide({ area, y }, row, colors) {
+  const place = { x1: area.left - 6, x2: area.right + 6, y1: y(row), y2: y(row) };
+  return svgElement("line", { ...place, stroke: colors.ink, "stroke-width": 1.5, "stroke-dasharray": "5 3" });
 }
 
 function frameCell({ area, x, y }, row, column, colors) {

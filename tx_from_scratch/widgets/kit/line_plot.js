@@ -1,6 +1,7 @@
 /* Lines, bars and marks over two axes, all in SVG, with a legend in which dashes tell lines apart as colors do. */
 import { axes, figure, linear, logarithmic } from "./axes.js";
 import { element, setAttributes, svgElement, uniqueId } from "./elements.js";
+import { memory } from "./memory.js";
 
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 
@@ -20,6 +21,7 @@ export function linePlot(view, panel, { label, height = 150 }) {
   svg.append(svgElement("clipPath", { id }, clip), frame, content);
   let framed = ""; // what the axes were drawn for; text is slow to lay out, so they are kept while they fit
   let listed = ""; // what the legend lists, kept likewise
+  const latest = memory();
 
   return function draw({ x, y, lines = [], bars = null, marks = [], describe = "" }) {
     const area = size(height);
@@ -43,7 +45,13 @@ export function linePlot(view, panel, { label, height = 150 }) {
     if (bars) drawn.push(svgElement("path", { d: rectangles(bars, right, up, y), fill: enter(bars, null), opacity: 0.8 }));
     for (const line of lines) {
       const dash = DASHES[line.dash ?? line.series - 1];
-      drawn.push(stroke("path", { d: path(line, right, up), fill: "none" }, enter(line, dash), dash));
+      const color = enter(line, dash);
+      // The same arrays again, on the same axes, are the same path: a long one is not written and read once more.
+      drawn.push(
+        latest(`line ${drawn.length}`, [line.x, line.y, asked, color, dash], () =>
+          stroke("path", { d: path(line, right, up), fill: "none" }, color, dash),
+        ),
+      );
     }
     for (const mark of marks) {
       const dash = DASHES[mark.dash ?? 0];
