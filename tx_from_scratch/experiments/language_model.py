@@ -14,6 +14,7 @@ from tx_from_scratch.experiments.study import Settings
 from tx_from_scratch.history import History
 from tx_from_scratch.losses import NextTokenLoss
 from tx_from_scratch.model import LanguageModel, ModelConfig
+from tx_from_scratch.positions import T5RelativeBias
 from tx_from_scratch.progress import Progress
 from tx_from_scratch.schedules import CosineSchedule
 from tx_from_scratch.text import TextBatches, TextTokens, windows
@@ -35,9 +36,10 @@ RECIPE: Settings = {"positions": "rope", "length": 64, "tokens": 2048, "steps": 
 def make_model(settings: Settings, seed: int) -> LanguageModel:
     """The untrained model: width 128, three layers, four heads of width 32."""
     seed_everything(seed)
-    config = ModelConfig(
-        vocab_size=VOCAB_SIZE, positions=settings["positions"], max_length=settings["length"], **SIZES
-    )
+    positions = settings["positions"]
+    if "t5_gain" in settings:
+        positions = T5RelativeBias(SIZES["n_heads"], gain=settings["t5_gain"])
+    config = ModelConfig(vocab_size=VOCAB_SIZE, positions=positions, max_length=settings["length"], **SIZES)
     return LanguageModel(config).to(best_device())
 
 
@@ -80,7 +82,7 @@ def test_windows(length: int, count: int) -> Int[Tensor, "count window"]:
 @torch.no_grad()
 def loss_by_position(
     model: LanguageModel, tokens: Int[Tensor, "count window"], *, longest: int | None = None
-) -> Float[Tensor, " window"]:
+) -> Float[Tensor, " length"]:
     """Mean loss in nats of the token that follows each position, over all windows.
 
     Args:

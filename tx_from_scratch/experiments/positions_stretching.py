@@ -76,6 +76,7 @@ class ClippedRotary(RotaryEmbedding):
         # Only the other pairs are turned where attention multiplies; `bias` puts the clipped ones right.
         free = angles * ~self.clipped
         end = self.furthest * rope_frequencies(self.d_head, base=self.base, device=angles.device)
+        end = end.expand_as(angles)
         beyond = (-places.relative() > self.furthest)[:, None]  # (batch, 1, query, key)
         return free, angles, end, beyond
 
