@@ -22,37 +22,6 @@ from tx_from_scratch.transformer import (
 )
 
 
-class TestTiedEmbedding:
-    def test_one_tensor_serves_three_purposes(self, model, source, target):
-        """Tied weights are one tensor, also in the state dict and after a deep copy."""
-        assert sum(tuple(p.shape) == (13, 12) for p in model.parameters()) == 1
-        assert [name for name in model.state_dict() if "embed" in name] == ["embedding.weight"]
-        twin = copy.deepcopy(model)
-        with torch.no_grad():
-            twin.embedding.weight.zero_()
-        assert not twin(source, target).any()  # the logits read the same matrix
-
-    def test_gradients_of_all_three_add_up(self, model, source, target):
-        """A token seen only in the source, only in the target, and nowhere: each has a gradient."""
-        source, target = torch.full_like(source, 3), torch.full_like(target, 5)
-        model(source, target)[..., 9].sum().backward()
-        touched = model.embedding.weight.grad.abs().sum(dim=1) > 0
-        assert touched.nonzero().flatten().tolist() == [3, 5, 9]
-
-    def test_embeddings_have_unit_scale_and_logits_have_none(self):
-        """Section 3.4: times sqrt(d_model) on the way in only; rows drawn with deviation d_model^-0.5."""
-        model = Transformer(
-            TransformerConfig(vocab_size=2_000, d_model=64, n_encoder_layers=1, n_decoder_layers=1)
-        )
-        drawn = torch.arange(2_000)[None]
-        torch.testing.assert_close(
-            model.embedding(drawn)[0], model.embedding.weight * math.sqrt(64), atol=1e-6, rtol=0
-        )
-        assert abs(model.embedding(drawn).std().item() - 1) < 0.02
-        x = torch.randn(2, 3, 64)
-        torch.testing.assert_close(model.embedding.logits(x), x @ model.embedding.weight.T, atol=1e-5, rtol=0)
-
-
 def test_matrices_start_with_xaviers_distribution():
     """Bound sqrt(6 / (fan_in + fan_out)) for each projection on its own; biases zero."""
     model = Transformer(

@@ -108,8 +108,10 @@ def fused_attention(
     check_attention_inputs(query, key, value, mask, bias)
     check_scale(scale)
     n_query, n_key = query.shape[-2], key.shape[-2]
-    # The last position may read everything, so a single query needs no triangle.
-    causal = causal and n_query > 1
+    # The last position may read everything, so a single query needs no triangle. (A conjunction would be a
+    # symbol instead of a truth value where torch.compile traces many lengths.)
+    if n_query == 1:
+        causal = False
     if causal and (mask is not None or bias is not None or n_query != n_key):
         mask = combine_masks(mask, causal_mask(n_query, n_key, device=query.device))
         causal = False

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tx_from_scratch.decoding import evaluating
+from tx_from_scratch.masks import check_mask
 from tx_from_scratch.past import Cache
 
 Prompt = Int[Tensor, "batch prompt"]
@@ -86,14 +87,17 @@ def next_token_probabilities(
     if temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
     # The largest is subtracted first: then a tiny temperature makes −infinity of the others, not infinity.
+    # Below float32's smallest normal number its inverse would be infinite, and GPUs multiply by that.
+    temperature = max(temperature, torch.finfo(torch.float32).tiny)
     probabilities = ((logits - highest) / temperature).softmax(dim=-1)
     if top_k is None and top_p is None:
         return probabilities
     # Stable: of equally likely tokens the one with the lower number comes first, on every machine.
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     if top_k is not None:
-        ordered = ordered.index_fill(-1, torch.arange(top_k, ordered.shape[-1], device=order.device), 0.0)
-    if top_p is not None:
+        place = torch.arange(ordered.shape[-1], device=order.device)
+        ordered = ordered.masked_fill(place >= top_k, 0.0)
+    if top_p is not None and top_p < 1:  # at 1, a sum that reaches it by rounding would end the row early
         ordered = ordered / ordered.sum(dim=-1, keepdim=True)
         reached_before = ordered.cumsum(dim=-1) - ordered
         reached_before[..., 0] = 0.0
@@ -138,9 +142,9 @@ def generate(
         (batch, new) tokens without the prompt: each row up to and including its stop token, then `pad_id`.
 
     Raises:
-        TypeError: `prompt` are not integers.
-        ValueError: a setting is out of range, the prompt is empty or ends with padding, or a token lies
-            outside the vocabulary.
+        TypeError: `prompt` are not integers, or `real` is not Boolean.
+        ValueError: a setting is out of range, the prompt is empty or ends with padding, shapes don't fit, or
+            a token lies outside the vocabulary.
     """
     check_sampling(temperature, top_k, top_p)
     real = _check_prompt(prompt, real, max_new_tokens)
@@ -151,26 +155,42 @@ def generate(
         cache = model.start_cache(longest=longest) if cached else None
         tokens, written = prompt, prompt[:, :0]
         ended = torch.zeros_like(prompt[:, :1], dtype=torch.bool)
-        while written.shape[1] < max_new_tokens and not ended.all():
-            first = not written.shape[1]
+        for step in range(max_new_tokens):
             logits = model(
                 tokens,
-                real=real if first or not cached else None,
+                real=real,
                 cache=cache,
                 longest=None if cached else longest,
-                trusted=not first,
+                trusted=step > 0,
             )[:, -1]
             token = _draw(logits, temperature, top_k, top_p, generator).to(prompt.dtype)
-            token = token.masked_fill(ended, pad_id)
-            written = torch.cat([written, token], dim=1)
+            written = torch.cat([written, token.masked_fill(ended, pad_id)], dim=1)
+            n_ended = 0
             if stop is not None:
                 ended = ended | (token == stop)
+                n_ended = int(ended.sum())
+            if n_ended == len(prompt):
+                break
+            # What a row that has ended goes on to draw is padding: nobody reads it, and it takes no place.
+            going = ~ended if n_ended else None
             if cached:
-                tokens = token
+                tokens, real = token, going
             else:
+                real = _extended(real, tokens, going)
                 tokens = torch.cat([tokens, token], dim=1)
-                real = None if real is None else torch.cat([real, torch.ones_like(real[:, :1])], dim=1)
     return written.clone()  # out here, so that the caller gets an ordinary tensor, which autograd may save
+
+
+def _extended(
+    real: Bool[Tensor, "batch seq"] | None,
+    tokens: Int[Tensor, "batch seq"],
+    new: Bool[Tensor, "batch 1"] | None,
+) -> Bool[Tensor, "batch longer"] | None:
+    """Where tokens are real when one more stands behind them; None still means everywhere."""
+    if real is None and new is None:
+        return None
+    real = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
+    return torch.cat([real, torch.ones_like(real[:, :1]) if new is None else new], dim=1)
 
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
@@ -212,17 +232,22 @@ def _check_prompt(
         raise ValueError(f"max_new_tokens must be a positive integer, got {max_new_tokens!r}")
     if real is None:
         return None
-    if real.shape == prompt.shape and not real[:, -1].all():
+    check_mask(real, name="real")
+    if real.shape != prompt.shape:
+        raise ValueError(
+            f"real must have the shape of prompt, {tuple(prompt.shape)}, got {tuple(real.shape)}"
+        )
+    if not real[:, -1].all():
         raise ValueError("real must be True in the last column: put the padding in front, see left_pad")
     # Without padding no step needs a mask, which spares each of them some work.
-    return None if real.shape == prompt.shape and real.all() else real
+    return None if real.all() else real
 
 
 def _stop_column(stop_id: int | Tensor | None, prompt: Prompt) -> Int[Tensor, "#batch 1"] | None:
     if stop_id is None:
         return None
     stop = torch.as_tensor(stop_id, device=prompt.device)
-    if stop.dtype.is_floating_point or stop.shape not in ((), prompt.shape[:1]):
+    if stop.dtype.is_floating_point or stop.dtype == torch.bool or stop.shape not in ((), prompt.shape[:1]):
         raise ValueError(
             f"stop_id must be a token, or one for each of the {len(prompt)} rows, got {stop_id!r}"
         )

@@ -28,7 +28,7 @@ from tx_from_scratch.embeddings import TiedEmbedding, check_tokens
 from tx_from_scratch.feedforward import FeedForward, SwiGLU
 from tx_from_scratch.masks import Mask
 from tx_from_scratch.normalization import RMSNorm
-from tx_from_scratch.past import Cache, Past, SegmentMemory, key_mask
+from tx_from_scratch.past import Cache, Past, PastStream, SegmentMemory, key_mask
 from tx_from_scratch.positions import (
     ALiBi,
     LayerPositions,
@@ -178,7 +178,7 @@ class Block(nn.Module):
         mask: Mask | None = None,
         causal: bool = True,
         cache: KeyValueCache | None = None,
-        past: Stream | None = None,
+        past: PastStream | None = None,
     ) -> Stream:
         """One layer. `past` is what it read of earlier segments; that is looked at, not computed again."""
 
@@ -279,7 +279,7 @@ class LanguageModel(nn.Module):
                 cache=cache.layers[layer] if cache is not None else None,
                 past=remembered,
             )
-        past.remember(places, real)
+        past.remember(places, real, len(tokens))
         return self.embedding.logits(self.norm(x))
 
     def start_cache(self, *, longest: int | Int[Tensor, "batch"] | None = None) -> Cache:

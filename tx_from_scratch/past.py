@@ -18,8 +18,10 @@ from tx_from_scratch.positions.base import check_positions, check_sizes
 
 Tokens = Int[Tensor, "batch seq"]
 Real = Bool[Tensor, "batch seq"]
+RealKeys = Bool[Tensor, "batch key"]  # the past's and these
 Positions = Int[Tensor, "#batch seq"]
 Stream = Float[Tensor, "batch seq d_model"]
+PastStream = Float[Tensor, "batch past d_model"]
 
 
 class Past:
@@ -29,6 +31,8 @@ class Past:
         self.positions: Tensor | None = None  # (batch or 1, past)
         self.real: Tensor | None = None  # (batch, past); None: no padding
         self.consecutive = True
+        self.next: int | Tensor = 0  # the position behind each row's last real token, (batch or 1, 1)
+        self.rows: int | None = None
 
     @property
     def length(self) -> int:
@@ -41,15 +45,17 @@ class Past:
         real: Real | None,
         positions: Positions | None,
         longest: int | Int[Tensor, "batch"] | None,
-    ) -> tuple[Places, Real | None]:
+    ) -> tuple[Places, RealKeys | None]:
         """Where these tokens and all before them stand, and which are real; nothing is remembered yet.
 
         Arguments as in `LanguageModel.forward`.
 
         Raises:
             TypeError: `real` is not Boolean, or `positions` are not integers.
-            ValueError: they have not the shape of `tokens`.
+            ValueError: they have not the shape of `tokens`, or the past has another number of rows.
         """
+        if self.rows not in (None, len(tokens)):
+            raise ValueError(f"tokens must have the {self.rows} rows of their past, got {len(tokens)}")
         if real is not None:
             check_mask(real, name="real")
             if real.shape != tokens.shape:
@@ -76,26 +82,28 @@ class Past:
         new = self.n_new(tokens.shape[1])
         return Places(keys, tokens.shape[1], new, consecutive, _column(longest, tokens)), real
 
-    def remember(self, places: Places, real: Real | None) -> None:
-        """Keep what `locate` found, once the pass is done."""
+    def remember(self, places: Places, real: RealKeys | None, rows: int) -> None:
+        """Keep what `locate` found, once the pass over so many rows is done."""
         self.positions, self.real, self.consecutive = places.key, real, places.consecutive
+        self.rows = rows
+        if places.consecutive and isinstance(self.next, int):
+            self.next += places.n_query  # no look at the positions, for which a GPU would have to wait
+        else:
+            asking = places.query if real is None else places.query.where(real[:, -places.n_query :], -1)
+            self.next = (asking.amax(dim=1, keepdim=True) + 1).clamp_min(self.next)
 
     def n_new(self, n_query: int) -> int:
         """How many keys a pass over so many tokens computes."""
         return n_query
 
     def _count(self, tokens: Tokens, real: Real | None) -> Positions:
-        """Positions that go on where each row's real tokens ended."""
-        if real is None and self.real is None:
-            begin = (
-                self.length if self.consecutive or self.positions is None else int(self.positions.max()) + 1
-            )
-            return torch.arange(begin, begin + tokens.shape[1], device=tokens.device)[None]
+        """Positions that go on where each row's real tokens ended; padding gets 0, which every scheme has."""
+        if real is None and isinstance(self.next, int):
+            return torch.arange(self.next, self.next + tokens.shape[1], device=tokens.device)[None]
         now = torch.ones_like(tokens, dtype=torch.bool) if real is None else real
-        before = self._was_real(tokens).sum(dim=1, keepdim=True) if self.positions is not None else 0
-        return row_positions(now) + before
+        return (row_positions(now) + self.next).where(now, 0)
 
-    def _was_real(self, tokens: Tokens) -> Real:
+    def _was_real(self, tokens: Tokens) -> Bool[Tensor, "batch past"]:
         if self.real is not None:
             return self.real
         return torch.ones(len(tokens), self.length, dtype=torch.bool, device=tokens.device)
@@ -146,20 +154,20 @@ class SegmentMemory(Past):
         # Memory holds what the layers read, not keys: those are computed, and turned, anew.
         return self.length + n_query
 
-    def extend(self, layer: int, x: Stream) -> Stream | None:
+    def extend(self, layer: int, x: Stream) -> PastStream | None:
         """What this layer read of the past, if anything; what it reads now is remembered."""
         past = self.states[layer]
         seen = x.detach() if past is None else torch.cat([past, x.detach()], dim=1)
         self.states[layer] = seen[:, -self.longest_memory :]
         return past
 
-    def remember(self, places: Places, real: Real | None) -> None:
-        super().remember(places, real)
+    def remember(self, places: Places, real: RealKeys | None, rows: int) -> None:
+        super().remember(places, real, rows)
         self.positions = places.key[:, -self.longest_memory :]
         self.real = None if real is None else real[:, -self.longest_memory :]
 
 
-def key_mask(real: Real | None) -> Mask | None:
+def key_mask(real: RealKeys | None) -> Mask | None:
     """May attend where a token is real, (batch, 1, 1, key)."""
     return None if real is None else real[:, None, None, :]
 
