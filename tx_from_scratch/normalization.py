@@ -1,7 +1,9 @@
 """Normalization: what keeps every position of the stream at one scale.
 
-LayerNorm    (x − mean) / sqrt(variance + ε) · γ + β    Ba et al. 2016, arXiv:1607.06450 (PyTorch's own)
-RMSNorm      x / sqrt(mean(x²) + ε) · γ                 Zhang & Sennrich 2019, arXiv:1910.07467
+    LayerNorm    (x − mean) / sqrt(variance + ε) · γ + β    Ba et al. 2016, arXiv:1607.06450 (PyTorch's own)
+    RMSNorm      x / sqrt(mean(x²) + ε) · γ                 Zhang & Sennrich 2019, arXiv:1910.07467
+
+Neither mixes positions.
 """
 
 from __future__ import annotations

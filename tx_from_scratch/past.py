@@ -1,8 +1,10 @@
 """What a language model keeps of tokens that it has seen, so that a pass computes only new ones.
 
-Cache            keys and values of everything so far, for decoding
-SegmentMemory    what each layer read of the last tokens, for training on segments of a long text
-                 Dai et al. 2019, section 3.2, arXiv:1901.02860
+    Cache            keys and values of everything so far, for decoding
+    SegmentMemory    what each layer read of the last tokens, for training on segments of a long text
+                     Dai et al. 2019, section 3.2, arXiv:1901.02860
+
+Both remember where their tokens stand, and which are padding.
 """
 
 from __future__ import annotations

