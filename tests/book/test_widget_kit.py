@@ -371,6 +371,17 @@ def test_linked_widgets_show_the_same(show: Callable[..., Any], linked: tuple[Wi
     assert visited.foreign == []
 
 
+@pytest.mark.browser
+def test_ids_are_unique_on_a_page(show: Callable[..., Any]) -> None:
+    """Widgets on one page are separate modules; with equal ids one would be clipped by another's plot."""
+    shown = (widgets.BiasExplorer(), widgets.RoPEExplorer(), widgets.Complexity(), widgets.BiasExplorer())
+    page = show(*shown).page
+    expect(page.locator(".txw")).to_have_count(len(shown))
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id)")
+    assert sum(name.startswith("txw-") for name in ids) >= len(shown)
+    assert [name for name, times in Counter(ids).items() if times > 1] == []
+
+
 def test_modules_that_import_each_other_are_refused(tmp_path: Path) -> None:
     """Instead of joining them forever."""
     (tmp_path / "one.js").write_text(

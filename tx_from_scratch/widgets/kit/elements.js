@@ -25,9 +25,10 @@ export function setAttributes(node, attributes) {
   }
 }
 
-let count = 0;
+/* Unique on the page, on which every widget is a module of its own: the count is the page's. */
 export function uniqueId(name) {
-  return `txw-${name}-${(count += 1)}`;
+  globalThis.txwCount = (globalThis.txwCount ?? 0) + 1;
+  return `txw-${name}-${globalThis.txwCount}`;
 }
 
 /* Made once: toLocaleString() would make a new one for every number, which takes longer than all the rest. */
