@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from continuable_stub import scripted
@@ -81,7 +82,8 @@ class TestEnds:
             generate(model, row[kept][None], max_new_tokens=1 if kept.all() else 8, cached=cached)[0]
             for row, kept in zip(prompt, real, strict=True)
         ]
-        stop = torch.stack([alone[0][-1], torch.tensor(VOCAB)])  # the first row ends at once, the other never
+        never = next(token for token in range(VOCAB) if token not in alone[1])
+        stop = torch.stack([alone[0][-1], torch.tensor(never)])  # the first row ends at once, the other never
         output = generate(model, prompt, real=real, max_new_tokens=8, stop_id=stop, pad_id=PAD, cached=cached)
         assert output[0].tolist() == [alone[0].item(), *[PAD] * 7]
         assert output[1].tolist() == alone[1].tolist()
@@ -199,8 +201,29 @@ class TestErrors:
         with pytest.raises(ValueError, match="stop_id must be a token, or one for each of the 2 rows"):
             generate(build(), draw(2, 3), stop_id=stop, max_new_tokens=2)
 
+    @pytest.mark.parametrize("stop", [-1, VOCAB, torch.tensor([1, VOCAB])])
+    def test_stop_tokens_are_in_the_vocabulary(self, stop):
+        with pytest.raises(ValueError, match=r"stop_id must be from 0 to 12 \(vocab_size=13\), got"):
+            generate(build(), draw(2, 3), stop_id=stop, max_new_tokens=2)
+
+    @pytest.mark.parametrize("cached", [True, False])
+    def test_an_encoder_continues_nothing(self, cached):
+        with pytest.raises(ValueError, match="causal must be True to continue a text"):
+            generate(build(causal=False), draw(2, 3), max_new_tokens=2, cached=cached)
+
+    def test_a_list_is_no_prompt(self):
+        with pytest.raises(TypeError, match="prompt must be a tensor of token ids, got list"):
+            generate(build(), [[1]], max_new_tokens=2)
+
+    @pytest.mark.parametrize("item", [2.0, "2", None, True, torch.tensor(2.0)])
+    def test_only_integers_are_padded(self, item):
+        with pytest.raises(TypeError, match="rows must hold integers, got"):
+            left_pad([[1, item], [3]])
+        with pytest.raises(TypeError, match="pad_id must hold integers, got"):
+            left_pad([[1], [3]], pad_id=item)
+
     def test_prompts_are_tokens(self):
-        with pytest.raises(TypeError, match="must hold int64 or int32"):
+        with pytest.raises(TypeError, match="prompt must hold int64 or int32"):
             generate(build(), torch.ones(1, 3), max_new_tokens=2)
 
     @pytest.mark.parametrize("rows", [[], [[1, 2], []]])
@@ -213,3 +236,9 @@ def test_padding_stands_in_front():
     tokens, real = left_pad([[1, 2, 3], [4]], pad_id=9)
     assert tokens.tolist() == [[1, 2, 3], [9, 9, 4]]
     assert real.tolist() == [[True] * 3, [False, False, True]]
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_integers_of_other_libraries_are_padded_too():
+    tokens, _ = left_pad([torch.tensor([1, 2, 3]), np.array([4])], pad_id=9)
+    assert tokens.tolist() == [[1, 2, 3], [9, 9, 4]]

@@ -35,7 +35,7 @@ from tx_from_scratch.model import (
     LanguageModel,
     ModelConfig,
 )
-from tx_from_scratch.positions import ALiBi, RotaryEmbedding, ShawRelativePositions
+from tx_from_scratch.positions import ALiBi, ShawRelativePositions
 from tx_from_scratch.residuals import PostNorm, PreNorm
 
 
@@ -363,9 +363,11 @@ class TestErrors:
         with pytest.raises((TypeError, ValueError), match=r"tokens must (hold int64|have shape)"):
             build()(tokens)
 
-    def test_a_scheme_of_another_width_is_refused(self):
-        with pytest.raises(ValueError, match="width d_head=6, got 8"):
-            build(positions=RotaryEmbedding(6))(draw(2, 7))
+    def test_lists_and_empty_rows_are_no_tokens(self):
+        with pytest.raises(TypeError, match="tokens must be a tensor of token ids, got list"):
+            build()([[1, 2]])
+        with pytest.raises(ValueError, match="tokens must hold at least one token"):
+            build()(draw(2, 7)[:, :0])
 
     def test_variants_are_schemes_of_their_own(self):
         """What the tests above vary: no two compute the same."""

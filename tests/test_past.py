@@ -149,16 +149,15 @@ class TestCache:
         assert torch.equal(cache.positions, positions)
 
     def test_dynamic_ntk_must_know_how_long_the_text_will_be(self):
-        """Told, it equals the pass over the whole text. Not told, cached keys stay at their old angles."""
+        """Told, it equals the pass over the whole text. Not told, cached keys would stay at old angles."""
         model, tokens = build("rope, dynamic NTK"), draw(2, 12)
         full = model(tokens)
         with torch.no_grad():
             cache = model.start_cache(longest=torch.tensor([12, 12]))
             told = torch.cat([model(part, cache=cache) for part in tokens.split(4, dim=1)], dim=1)
-            cache = model.start_cache()
-            untold = torch.cat([model(part, cache=cache) for part in tokens.split(4, dim=1)], dim=1)
         torch.testing.assert_close(told, full, atol=1e-5, rtol=0)
-        assert (untold - full)[:, 4:].abs().max() > 1e-3
+        with pytest.raises(ValueError, match="longest must be given"):
+            model.start_cache()
 
     def test_only_trusted_tokens_go_unchecked(self):
         """Looking at their values at every step would make a GPU wait each time."""
@@ -296,6 +295,38 @@ class TestErrors:
         model = build()
         with pytest.raises(ValueError, match="cache and memory must not both be given"):
             model(draw(2, 3), cache=model.start_cache(), memory=SegmentMemory(N_LAYERS, 4))
+
+    @pytest.mark.parametrize(
+        ("longest", "error", "shown"),
+        [
+            (0, ValueError, "longest must be positive, got 0"),
+            (-3, ValueError, "longest must be positive, got -3"),
+            (torch.tensor([5, 0]), ValueError, "longest must be positive, got 0"),
+            (torch.tensor(5), ValueError, r"longest must be an integer, or have shape \(batch,\), got \(\)"),
+            (torch.tensor([[5]]), ValueError, r"have shape \(batch,\), got \(1, 1\)"),
+            (5.0, TypeError, "longest must be an integer, got 5.0"),
+            ([5, 5], TypeError, "longest must be an integer, got"),
+            (torch.tensor([5.0, 5.0]), TypeError, "or a tensor of integers, got torch.float32"),
+            (torch.tensor([True, True]), TypeError, "or a tensor of integers, got torch.bool"),
+        ],
+    )
+    def test_lengths_that_no_text_has(self, longest, error, shown):
+        with pytest.raises(error, match=shown):
+            Cache(N_LAYERS, longest)
+
+    @pytest.mark.parametrize("longest", [5, torch.tensor([9, 5])])
+    @pytest.mark.parametrize("padding", [0, 2])
+    def test_no_row_grows_beyond_its_length(self, longest, padding):
+        """Five real tokens fit, whatever padding there is in front of them; a sixth does not."""
+        model, tokens = build("rope, dynamic NTK"), draw(2, 6 + padding)
+        real = (torch.arange(6 + padding) >= padding).expand(2, -1)
+        shown = r"longest must be at least the length of each row so far, \[6.*\], got \[(5|9, 5)\]"
+        cache = model.start_cache(longest=longest)
+        model(tokens[:, :-1], real=real[:, :-1], cache=cache)
+        with pytest.raises(ValueError, match=shown):
+            model(tokens[:, -1:], cache=cache)
+        with pytest.raises(ValueError, match=shown):
+            model(tokens, real=real, longest=longest)
 
     def test_an_encoder_has_no_cache(self):
         with pytest.raises(ValueError, match="causal must be True for a cache"):

@@ -215,6 +215,11 @@ def test_picture_and_words(method: str, vectors: str) -> None:
     np.testing.assert_allclose(np.where(facts.unseen, unseen.data, seen.data), cosine, atol=1e-7)
     drawn = [np.asarray(line.get_ydata()) for line in figure.axes[2].lines]
     assert any(len(curve) == 200 and np.allclose(curve, facts.scores) for curve in drawn)
+    bound = {line.get_label(): line.get_ydata() for line in figure.axes[2].lines}
+    shape = bound.get("shape of the upper bound, scaled to start at 1")
+    assert (shape is not None) == (vectors == "constant")
+    if shape is not None:
+        np.testing.assert_allclose(np.asarray(shape), facts.bound / facts.bound[0])
     plt.close(figure)
     words = widget.describe()
     assert METHODS[method] in words

@@ -43,9 +43,11 @@ def check_tokens(tokens: Tensor, vocab_size: int, *, name: str) -> None:
     """Refuse tokens that no embedding row belongs to, before a kernel crashes on them.
 
     Raises:
-        TypeError: `tokens` are not integers.
+        TypeError: `tokens` are no tensor of integers.
         ValueError: they are not (batch, length), or lie outside the vocabulary.
     """
+    if not isinstance(tokens, Tensor):
+        raise TypeError(f"{name} must be a tensor of token ids, got {type(tokens).__name__}")
     if tokens.ndim != 2:
         raise ValueError(f"{name} must have shape (batch, length), got {tuple(tokens.shape)}")
     if tokens.dtype not in (torch.int64, torch.int32):

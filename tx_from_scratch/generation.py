@@ -10,8 +10,9 @@ All settings at once: temperature first, then top-k, then top-p.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -50,14 +51,32 @@ def left_pad(
         The tokens, (batch, longest row), and where they are real.
 
     Raises:
+        TypeError: a token, or `pad_id`, is no integer.
         ValueError: there is no row, or one is empty.
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("rows must hold at least one row, and every row at least one token")
     longest = max(map(len, rows))
-    tokens = torch.tensor([[pad_id] * (longest - len(row)) + list(row) for row in rows])
+    pad_id = _token(pad_id, "pad_id")
+    tokens = torch.tensor(
+        [[pad_id] * (longest - len(row)) + [_token(item, "rows") for item in row] for row in rows]
+    )
     real = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
     return tokens, real
+
+
+def _token(item: object, name: str) -> int:
+    """The token as a plain integer, whichever kind of integer it was (NumPy's, a tensor's).
+
+    Raises:
+        TypeError: it is none; True and False are none either.
+    """
+    if isinstance(item, bool) or not isinstance(item, SupportsIndex):
+        raise TypeError(f"{name} must hold integers, got {item!r}")
+    try:
+        return operator.index(item)
+    except TypeError as error:  # a tensor of another type
+        raise TypeError(f"{name} must hold integers, got {item!r}") from error
 
 
 def next_token_probabilities(
@@ -144,13 +163,16 @@ def generate(
         (batch, new) tokens without the prompt: each row up to and including its stop token, then `pad_id`.
 
     Raises:
-        TypeError: `prompt` are not integers, or `real` is not Boolean.
-        ValueError: a setting is out of range, the prompt is empty or ends with padding, shapes don't fit, or
-            a token lies outside the vocabulary.
+        TypeError: `prompt` is no tensor of integers, or `real` is not Boolean.
+        ValueError: a setting is out of range, the prompt is empty or ends with padding, shapes don't fit, a
+            token lies outside the vocabulary, or the model is an encoder.
     """
     check_sampling(temperature, top_k, top_p)
     real = _check_prompt(prompt, real, max_new_tokens)
-    stop = _stop_column(stop_id, prompt)
+    config = getattr(model, "config", None)  # not part of what a model must offer
+    if not getattr(config, "causal", True):
+        raise ValueError("causal must be True to continue a text: an encoder's early tokens read later ones")
+    stop = _stop_column(stop_id, prompt, getattr(config, "vocab_size", None))
     lengths = torch.full_like(prompt[:, 0], prompt.shape[1]) if real is None else real.sum(dim=1)
     longest = lengths + max_new_tokens
     with evaluating(model), torch.inference_mode():
@@ -226,6 +248,10 @@ def _draw(
 def _check_prompt(
     prompt: Tensor, real: Tensor | None, max_new_tokens: int
 ) -> Bool[Tensor, "batch prompt"] | None:
+    if not isinstance(prompt, Tensor):
+        raise TypeError(f"prompt must be a tensor of token ids, got {type(prompt).__name__}")
+    if prompt.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"prompt must hold int64 or int32 token ids, got {prompt.dtype}")
     if prompt.ndim != 2 or not prompt.numel():
         raise ValueError(
             f"prompt must have shape (batch, length) and hold at least one token, got {tuple(prompt.shape)}"
@@ -245,12 +271,18 @@ def _check_prompt(
     return None if real.all() else real
 
 
-def _stop_column(stop_id: int | Tensor | None, prompt: Prompt) -> Int[Tensor, "#batch 1"] | None:
+def _stop_column(
+    stop_id: int | Tensor | None, prompt: Prompt, vocab_size: int | None
+) -> Int[Tensor, "#batch 1"] | None:
     if stop_id is None:
         return None
     stop = torch.as_tensor(stop_id, device=prompt.device)
     if stop.dtype.is_floating_point or stop.dtype == torch.bool or stop.shape not in ((), prompt.shape[:1]):
         raise ValueError(
             f"stop_id must be a token, or one for each of the {len(prompt)} rows, got {stop_id!r}"
+        )
+    if vocab_size is not None and ((stop < 0) | (stop >= vocab_size)).any():
+        raise ValueError(
+            f"stop_id must be from 0 to {vocab_size - 1} (vocab_size={vocab_size}), got {stop_id!r}"
         )
     return stop.view(-1, 1)

@@ -151,6 +151,33 @@ NORMALIZATIONS: dict[str, Callable[[int], nn.Module]] = {"layer_norm": nn.LayerN
 RESIDUALS: dict[str, type[PreNorm] | type[PostNorm]] = {"pre_norm": PreNorm, "post_norm": PostNorm}
 
 
+def _check_fit(scheme: PositionScheme, config: ModelConfig) -> None:
+    """Refuse a scheme made for another model: broadcast over the heads, say, it would raise no error.
+
+    Raises:
+        ValueError: a size that the scheme has is not the model's, or it knows the past alone in an encoder.
+    """
+    made_for = type(scheme).__name__
+    sizes = {
+        "n_layers": config.n_layers,
+        "d_model": config.d_model,
+        "n_heads": config.n_heads,
+        "d_head": config.head_width,
+    }
+    for name, size in sizes.items():
+        made = getattr(scheme, name, size)
+        if made != size:
+            raise ValueError(
+                f"positions must fit the model: this {made_for} is made for {name}={made}, "
+                f"the model has {name}={size}"
+            )
+    if not config.causal and not getattr(scheme, "bidirectional", True):
+        raise ValueError(
+            f"positions must fit the model: this {made_for} is made for bidirectional=False, "
+            "the model has causal=False and reads the future too"
+        )
+
+
 class Block(nn.Module):
     """Look around, then think: self-attention and a feed-forward network, each in a residual connection."""
 
@@ -200,11 +227,14 @@ class LanguageModel(nn.Module):
     not grow with the number of layers.
 
     Raises:
-        TypeError, ValueError: see `ModelConfig`.
+        TypeError: see `ModelConfig`.
+        ValueError: see there; or `config.positions` is a scheme made for a model of other sizes.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        if isinstance(config.positions, PositionScheme):
+            _check_fit(config.positions, config)
         self.config = config
         self.embedding = TiedEmbedding(config.vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
@@ -255,11 +285,14 @@ class LanguageModel(nn.Module):
 
         Raises:
             TypeError: `tokens` or `positions` are not integers, or `real` is not Boolean.
-            ValueError: a token lies outside the vocabulary, a shape does not fit, a learned table ends before
-                the last position, or cache and memory are used together.
+            ValueError: there is no token, one lies outside the vocabulary, a shape does not fit, a learned
+                table ends before the last position, a row is longer than `longest`, or cache and memory are
+                used together.
         """
         if not trusted:
             check_tokens(tokens, self.config.vocab_size, name="tokens")
+        if not tokens.shape[1]:
+            raise ValueError(f"tokens must hold at least one token, got shape {tuple(tokens.shape)}")
         if cache is not None and memory is not None:
             raise ValueError("cache and memory must not both be given: a cache holds all of the past already")
         past = cache if cache is not None else memory if memory is not None else Past()
@@ -290,8 +323,15 @@ class LanguageModel(nn.Module):
                 before the first key is cached; other schemes don't ask.
 
         Raises:
-            ValueError: the model is an encoder, whose early tokens read later ones.
+            TypeError: `longest` is no integer.
+            ValueError: the model is an encoder, whose early tokens read later ones, or `longest` is not
+                positive, or missing where the scheme asks.
         """
         if not self.config.causal:
             raise ValueError("causal must be True for a cache: an encoder's early tokens read later ones")
+        if longest is None and self.positions.needs_length:
+            raise ValueError(
+                "longest must be given, how long each row is going to be: these positions depend on it, and "
+                "cached keys would stay at the angles of a shorter text"
+            )
         return Cache(self.config.n_layers, longest)

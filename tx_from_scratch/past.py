@@ -16,7 +16,7 @@ from torch import Tensor
 from tx_from_scratch.attention import KeyValueCache
 from tx_from_scratch.masks import Mask, check_mask
 from tx_from_scratch.positions import Places, row_positions
-from tx_from_scratch.positions.base import check_positions, check_sizes
+from tx_from_scratch.positions.base import check_positions, check_sizes, holds_integers, kind
 
 Tokens = Int[Tensor, "batch seq"]
 Real = Bool[Tensor, "batch seq"]
@@ -54,7 +54,8 @@ class Past:
 
         Raises:
             TypeError: `real` is not Boolean, or `positions` are not integers.
-            ValueError: they have not the shape of `tokens`, or the past has another number of rows.
+            ValueError: they have not the shape of `tokens`, the past has another number of rows, or a row is
+                longer than `longest` already.
         """
         if self.rows not in (None, len(tokens)):
             raise ValueError(f"tokens must have the {self.rows} rows of their past, got {len(tokens)}")
@@ -69,6 +70,7 @@ class Past:
         if positions is None:
             positions = self._count(tokens, real)
         check_positions(positions)
+        positions = positions.long()  # differences of unsigned ones would wrap around
         if positions.shape[1] != tokens.shape[1] or positions.shape[0] not in (1, tokens.shape[0]):
             raise ValueError(
                 f"positions must have shape {tuple(tokens.shape)} or (1, {tokens.shape[1]}), "
@@ -82,7 +84,10 @@ class Past:
             rows = max(len(self.positions), len(positions))
             keys = torch.cat([self.positions.expand(rows, -1), positions.expand(rows, -1)], dim=1)
         new = self.n_new(tokens.shape[1])
-        return Places(keys, tokens.shape[1], new, consecutive, _column(longest, tokens)), real
+        column = _column(longest, tokens)
+        if longest is not None and column is not None:
+            self._check_room(longest, column, keys, real)
+        return Places(keys, tokens.shape[1], new, consecutive, column), real
 
     def remember(self, places: Places, real: RealKeys | None, rows: int) -> None:
         """Keep what `locate` found, once the pass over so many rows is done."""
@@ -93,6 +98,31 @@ class Past:
         else:
             asking = places.query if real is None else places.query.where(real[:, -places.n_query :], -1)
             self.next = (asking.amax(dim=1, keepdim=True) + 1).clamp_min(self.next)
+
+    def _check_room(
+        self,
+        longest: int | Int[Tensor, "batch"],
+        column: Int[Tensor, "#batch 1"],
+        keys: Positions,
+        real: RealKeys | None,
+    ) -> None:
+        """Refuse a row that holds more real tokens than it is ever to hold.
+
+        Raises:
+            ValueError: one does.
+        """
+        if torch.compiler.is_compiling() or keys.is_meta or self._least(longest) >= keys.shape[1]:
+            return
+        lengths = torch.full_like(column, keys.shape[1]) if real is None else real.sum(dim=1, keepdim=True)
+        if (lengths > column).any():
+            raise ValueError(
+                f"longest must be at least the length of each row so far, {lengths.flatten().tolist()}, "
+                f"got {column.flatten().tolist()}"
+            )
+
+    def _least(self, longest: int | Int[Tensor, "batch"]) -> int:
+        """The smallest of them."""
+        return int(longest.amin()) if isinstance(longest, Tensor) else longest
 
     def n_new(self, n_query: int) -> int:
         """How many keys a pass over so many tokens computes."""
@@ -118,6 +148,10 @@ class Cache(Past):
         n_layers: layers of the model.
         longest: how long each row is going to be, prompt and answer, for schemes that must know before they
             turn the first key (dynamic NTK).
+
+    Raises:
+        TypeError: `n_layers` or `longest` is no integer.
+        ValueError: one of them is not positive, or `longest` has not the shape (batch,).
     """
 
     def __init__(self, n_layers: int, longest: int | Int[Tensor, "batch"] | None = None) -> None:
@@ -125,6 +159,11 @@ class Cache(Past):
         check_sizes(n_layers=n_layers)
         self.layers = [KeyValueCache() for _ in range(n_layers)]
         self.longest = longest
+        self._shortest = None if longest is None else check_longest(longest)
+
+    def _least(self, longest: int | Int[Tensor, "batch"]) -> int:
+        # Known from the start: a GPU need not be asked at every step.
+        return super()._least(longest) if self._shortest is None else self._shortest
 
 
 class SegmentMemory(Past):
@@ -174,13 +213,32 @@ def key_mask(real: RealKeys | None) -> Mask | None:
     return None if real is None else real[:, None, None, :]
 
 
+def check_longest(longest: int | Int[Tensor, "batch"]) -> int:
+    """Refuse lengths that no text can have, and return the smallest of them.
+
+    Raises:
+        TypeError: `longest` is neither an integer nor a tensor of integers.
+        ValueError: it is not positive, or has not the shape (batch,).
+    """
+    if not isinstance(longest, Tensor):
+        check_sizes(longest=longest)
+        return longest
+    if not holds_integers(longest):
+        raise TypeError(f"longest must be an integer, or a tensor of integers, got {kind(longest)}")
+    if longest.ndim != 1 or not len(longest):
+        raise ValueError(f"longest must be an integer, or have shape (batch,), got {tuple(longest.shape)}")
+    least = int(longest.amin())
+    check_sizes(longest=least)
+    return least
+
+
 def _column(longest: int | Tensor | None, tokens: Tokens) -> Int[Tensor, "#batch 1"] | None:
     if longest is None:
         return None
     if not isinstance(longest, Tensor):
         check_sizes(longest=longest)
         return torch.tensor([[longest]], device=tokens.device)
-    if longest.shape != tokens.shape[:1] or longest.dtype.is_floating_point:
+    if longest.shape != tokens.shape[:1] or not holds_integers(longest):
         raise ValueError(
             f"longest must be an integer, or one for each of the {len(tokens)} rows, got "
             f"{longest.dtype} of shape {tuple(longest.shape)}"

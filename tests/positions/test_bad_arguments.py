@@ -7,6 +7,7 @@ import re
 
 import pytest
 import torch
+from tiny_language_models import build
 
 from tx_from_scratch.positions import (
     ALiBi,
@@ -14,6 +15,7 @@ from tx_from_scratch.positions import (
     LearnedPositions,
     LinearScaling,
     NTKScaling,
+    Places,
     RotaryEmbedding,
     ShawRelativePositions,
     T5RelativeBias,
@@ -95,6 +97,11 @@ WRONG = {
         lambda: RotaryEmbedding(8)(HEADS, PLACES.expand(3, -1)),
         "positions must have shape (2, 5)",
         "got (3, 5)",
+    ),
+    "three dimensions": (
+        lambda: RotaryEmbedding(8)(HEADS[0], PLACES),
+        "x must have shape (batch, heads, seq, d_head)",
+        "got (3, 5, 8)",
     ),
     "factor below one": (lambda: LinearScaling(0.5), "factor must be at least 1", "got 0.5"),
     "factor NaN": (lambda: NTKScaling(math.nan), "factor must be at least 1", "got nan"),
@@ -179,6 +186,14 @@ WRONG_TYPES = {
         lambda: LearnedPositions(16, 6).embed(STREAM, PLACES / 2),
         "positions must be integers, got torch.float32",
     ),
+    "integers to be turned": (
+        lambda: RotaryEmbedding(8)(HEADS.long(), PLACES),
+        "x must be a tensor of floating-point numbers, got torch.int64",
+    ),
+    "a list to be turned": (
+        lambda: RotaryEmbedding(8)([[1.0]], PLACES),
+        "x must be a tensor of floating-point numbers, got list",
+    ),
 }
 
 
@@ -187,3 +202,60 @@ def test_wrong_types(case):
     call, message = WRONG_TYPES[case]
     with pytest.raises(TypeError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize(
+    ("positions", "shown"),
+    [
+        ([[0, 1]], "list"),
+        (PLACES.float(), "torch.float32"),
+        (PLACES.to(torch.complex128), "torch.complex128"),
+        (PLACES.bool(), "torch.bool"),
+    ],
+)
+def test_positions_that_are_no_integers(positions, shown):
+    for call in (
+        lambda: Places.of(positions),
+        lambda: RotaryEmbedding(8)(HEADS, positions),
+        lambda: LearnedPositions(16, 6).embed(STREAM, positions),
+    ):
+        with pytest.raises(TypeError, match=f"^positions must be integers, got {shown}"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_positions_may_be_narrow_integers(dtype):
+    narrow = PLACES.to(dtype)
+    assert torch.equal(Places.of(narrow).relative(), Places.of(PLACES).relative())
+    x = torch.randn_like(HEADS)
+    assert torch.equal(RotaryEmbedding(8)(x, narrow), RotaryEmbedding(8)(x, PLACES))
+    learned = LearnedPositions(16, 6)
+    assert torch.equal(learned.embed(STREAM, narrow), learned.embed(STREAM, PLACES))
+
+
+MADE_FOR = {  # a model of 2 layers of width 24, with 3 heads of width 8
+    "n_heads=1": lambda causal: ALiBi(1),
+    "n_heads=4": lambda causal: T5RelativeBias(4, bidirectional=not causal),
+    "n_layers=3": lambda causal: ShawRelativePositions(3, 8),
+    "d_head=4": lambda causal: ShawRelativePositions(2, 4),
+    "n_layers=1": lambda causal: TransformerXLPositions(1, 24, 3, 8),
+    "n_heads=2": lambda causal: TransformerXLPositions(2, 24, 2, 8),
+    "d_head=1": lambda causal: TransformerXLPositions(2, 24, 3, 1),
+    "d_head=6": lambda causal: RotaryEmbedding(6),
+    "d_model=12": lambda causal: LearnedPositions(16, 12),
+}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", MADE_FOR)
+def test_schemes_made_for_another_model(size, causal):
+    scheme, name = MADE_FOR[size](causal), size.split("=")[0]
+    has = {"n_layers": 2, "d_model": 24, "n_heads": 3, "d_head": 8}[name]
+    shown = f"^positions must fit the model: this {type(scheme).__name__} is made for {size}, the model has "
+    with pytest.raises(ValueError, match=f"{shown}{name}={has}$"):
+        build(positions=scheme, causal=causal)
+
+
+def test_a_bias_for_the_past_is_none_for_an_encoder():
+    with pytest.raises(ValueError, match=r"^positions must fit .* bidirectional=False, .* causal=False"):
+        build(positions=T5RelativeBias(3), causal=False)

@@ -69,7 +69,7 @@ class SinusoidalPositions(PositionScheme):
             positions: integers, (batch, seq), or (1, seq) for all rows alike.
             table: rows 0, 1, 2, ... of the sinusoidal table where they are known already, as in decoding.
         """
-        rows = sinusoidal_table(positions, embeddings.shape[-1]) if table is None else table[positions]
+        rows = sinusoidal_table(positions, embeddings.shape[-1]) if table is None else table[positions.long()]
         return embeddings + rows.to(embeddings.dtype)
 
     def embed(self, x: Stream, positions: Rows) -> Stream:
@@ -95,7 +95,7 @@ class LearnedPositions(PositionScheme):
         check_sizes(max_length=max_length, d_model=d_model)
         if not 0 <= std < math.inf:
             raise ValueError(f"std must be a finite number, at least 0, got {std!r}")
-        self.std = std
+        self.d_model, self.std = d_model, std
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=std)
 
@@ -107,8 +107,9 @@ class LearnedPositions(PositionScheme):
             ValueError: a position has no row, or `x` has another width; nothing has been computed then.
         """
         check_positions(positions)
-        if x.shape[-1] != self.table.shape[1]:
-            raise ValueError(f"x must have width d_model={self.table.shape[1]}, got {x.shape[-1]}")
+        positions = positions.long()  # narrower integers can't index
+        if x.shape[-1] != self.d_model:
+            raise ValueError(f"x must have width d_model={self.d_model}, got {x.shape[-1]}")
         self._check(positions)
         return x + F.embedding(positions, self.table).to(x.dtype)
 
@@ -135,7 +136,7 @@ class LearnedPositions(PositionScheme):
 
     def _with_rows(self, max_length: int) -> LearnedPositions:
         """An untrained table of this width, dtype and device."""
-        return LearnedPositions(max_length, self.table.shape[1], std=self.std).to(self.table)
+        return LearnedPositions(max_length, self.d_model, std=self.std).to(self.table)
 
     def _check(self, positions: Tensor) -> None:
         if torch.compiler.is_compiling() or positions.is_meta or not positions.numel():

@@ -44,6 +44,7 @@ class Places:
         """The places of tokens at these positions, (batch, seq), the last of which may be asking."""
         check_positions(positions)
         length = positions.shape[1]
+        positions = positions.long()  # differences of unsigned ones would wrap around
         return cls(positions, length if n_query is None else n_query, length if n_new is None else n_new)
 
     def __post_init__(self) -> None:
@@ -89,6 +90,9 @@ class PositionScheme(nn.Module):
 
     reads_weights = False
     """Whether `read` has something to add, for which the attention weights must be materialized."""
+
+    needs_length = False
+    """Whether a key depends on how long its text is going to be, which a cache must know from the start."""
 
     def embed(self, x: Stream, positions: Rows) -> Stream:
         """The embeddings, (batch, seq, d_model), with their positions, (batch, seq) or (1, seq)."""
@@ -151,15 +155,25 @@ def precise_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def holds_integers(tensor: Tensor) -> bool:
+    """Whether these are whole numbers by their type: neither fractions, nor complex, nor Boolean."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+
+
+def kind(value: object) -> str:
+    """What error messages call this: the dtype of a tensor, in other cases the type."""
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
 def check_positions(positions: Tensor) -> None:
     """Refuse positions that are no integers, or no rows of them.
 
     Raises:
-        TypeError: `positions` are not integers.
+        TypeError: `positions` are no tensor of integers.
         ValueError: they have not the shape (batch, seq).
     """
-    if positions.dtype.is_floating_point or positions.dtype in (torch.bool, torch.complex64):
-        raise TypeError(f"positions must be integers, got {positions.dtype}")
+    if not isinstance(positions, Tensor) or not holds_integers(positions):
+        raise TypeError(f"positions must be integers, got {kind(positions)}")
     if positions.ndim != 2:
         raise ValueError(f"positions must have shape (batch, seq), got {tuple(positions.shape)}")
 

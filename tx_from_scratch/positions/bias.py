@@ -87,7 +87,7 @@ class T5RelativeBias(PositionScheme):
         check_sizes(n_heads=n_heads, n_buckets=n_buckets, max_distance=max_distance)
         if not 0 < gain < math.inf:
             raise ValueError(f"gain must be a finite positive number, got {gain}")
-        self.gain = gain
+        self.n_heads, self.gain = n_heads, gain
         self.bidirectional = bidirectional
         self.n_buckets, self.max_distance = n_buckets, max_distance
         self.buckets(torch.zeros(1, dtype=torch.long))  # refuses sizes that don't fit each other

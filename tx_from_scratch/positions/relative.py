@@ -109,7 +109,7 @@ class ShawRelativePositions(PositionScheme):
     def __init__(self, n_layers: int, d_head: int, *, max_distance: int = 16, values: bool = True) -> None:
         super().__init__()
         check_sizes(n_layers=n_layers, d_head=d_head, max_distance=max_distance)
-        self.max_distance = max_distance
+        self.n_layers, self.d_head, self.max_distance = n_layers, d_head, max_distance
         self.reads_weights = values
         shape = (n_layers, 2 * max_distance + 1, d_head)
         self.keys = nn.Parameter(torch.empty(shape))
@@ -169,7 +169,7 @@ class TransformerXLPositions(PositionScheme):
     ) -> None:
         super().__init__()
         check_sizes(n_layers=n_layers, d_model=d_model, n_heads=n_heads, d_head=d_head)
-        self.d_model = d_model
+        self.n_layers, self.d_model, self.n_heads, self.d_head = n_layers, d_model, n_heads, d_head
         self.project_distance = nn.Parameter(torch.empty(n_layers, d_model, n_heads, d_head))  # W_R
         self.content_bias = nn.Parameter(torch.empty(n_heads, d_head))  # u
         self.distance_bias = nn.Parameter(torch.empty(n_heads, d_head))  # v

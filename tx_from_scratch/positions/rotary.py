@@ -22,8 +22,9 @@ from tx_from_scratch.positions.base import (
     Rows,
     check_positions,
     check_sizes,
+    kind,
 )
-from tx_from_scratch.positions.rope_scaling import RoPEScaling
+from tx_from_scratch.positions.rope_scaling import DynamicNTKScaling, RoPEScaling
 
 Layout = Literal["half_split", "interleaved"]
 Angles = Float[Tensor, "#batch 1 seq pairs"]
@@ -126,6 +127,7 @@ class RotaryEmbedding(PositionScheme):
         if not isinstance(self.scaling, RoPEScaling):
             raise TypeError(f"scaling must be a RoPEScaling such as LinearScaling(2.0), got {scaling!r}")
         self.scaling.frequencies(self.rotated, base, 1)  # refuses what can't be rotated, or stretched
+        self.needs_length = isinstance(self.scaling, DynamicNTKScaling)
 
     def forward(
         self, x: Float[Tensor, "batch heads seq d_head"], positions: Rows
@@ -133,8 +135,13 @@ class RotaryEmbedding(PositionScheme):
         """Turn queries or keys, (batch, heads, seq, d_head), at positions (batch, seq) or (1, seq).
 
         Raises:
-            TypeError, ValueError: `positions` are not integers, or not one for every vector.
+            TypeError: `x` is no tensor of floating-point numbers, or `positions` are not integers.
+            ValueError: `x` has not four dimensions, or `positions` are not one for every vector.
         """
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise TypeError(f"x must be a tensor of floating-point numbers, got {kind(x)}")
+        if x.ndim != 4:
+            raise ValueError(f"x must have shape (batch, heads, seq, d_head), got {tuple(x.shape)}")
         check_positions(positions)
         if positions.shape[1] != x.shape[2] or positions.shape[0] not in (1, x.shape[0]):
             raise ValueError(
