@@ -339,14 +339,19 @@ BLUE = """(canvas) => {
     const color = legend.getAttribute("stroke").match(/[0-9a-f]{2}/g).map((part) => parseInt(part, 16));
     const { width, height } = canvas;
     const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
-    const found = new Uint8Array(width);
+    const found = Array.from({ length: width }, () => []);
     for (let pixel = 0; pixel < width * height; pixel += 1) {
         const far = Math.max(...color.map((part, index) => Math.abs(data[4 * pixel + index] - part)));
-        if (far < 30 && data[4 * pixel + 3] > 100) found[pixel % width] = 1;
+        if (far < 30 && data[4 * pixel + 3] > 100) found[pixel % width].push(Math.floor(pixel / width));
     }
-    return found.join("");
+    return found;
 }"""
-"""For every column of pixels whether the curve that is looked at runs through it, 1 or 0."""
+"""For every column of pixels the rows that the curve that is looked at covers."""
+
+
+def columns_crossed(canvas: Locator) -> str:
+    """For every column of pixels whether the curve that is looked at runs through it, 1 or 0."""
+    return "".join("1" if rows else "0" for rows in canvas.evaluate(BLUE))
 
 
 def test_curves_are_dashed_beyond_training(show: Callable[..., Any]) -> None:
@@ -354,7 +359,7 @@ def test_curves_are_dashed_beyond_training(show: Callable[..., Any]) -> None:
     visited = show(BiasExplorer(length=101, trained_length=51))
     curves, weights = visited.page.locator("canvas[role=img]").all()
 
-    drawn, mirrored = curves.evaluate(BLUE), weights.evaluate(BLUE)[::-1]  # by key: the nearest comes last
+    drawn, mirrored = columns_crossed(curves), columns_crossed(weights)[::-1]  # by key: the nearest is last
     for columns in (drawn, mirrored):
         middle = len(columns) // 2
         assert "0" not in columns[2 : middle - 2]
@@ -364,7 +369,25 @@ def test_curves_are_dashed_beyond_training(show: Callable[..., Any]) -> None:
     expect(legend.locator("span")).to_have_text(["this head", "other heads", "farther than in training"])
     visited.page.get_by_role("slider", name="trained length").press("End")
     expect(legend.locator("span")).to_have_text(["this head", "other heads"])
-    assert "0" not in curves.evaluate(BLUE)[2:-2]
+    assert "0" not in columns_crossed(curves)[2:-2]
+    assert visited.errors == []
+
+
+@pytest.mark.parametrize("length", [266, 267, 268, 512])
+def test_steps_are_drawn_upright(show: Callable[..., Any], length: int) -> None:
+    """A bias with one peak among constants, more points than pixels: level lines up to it and behind it."""
+    table = np.full((1, 32), 1.0)
+    table[0, :2] = 0.4, 3.2  # those of distance 0 and all later keys, and of distance 1
+    visited = show(BiasExplorer(t5=table, scheme="t5", length=length, causal=False, trained_length=512))
+    columns = visited.page.locator("canvas[role=img]").first.evaluate(BLUE)
+    jump = len(columns) // 2
+    last = max(max(rows) for rows in columns if rows)
+    for low, high, value in ((2, jump - 4, 0.4), (jump + 8, len(columns) - 2, 1.0)):
+        level = last * (3.2 - value) / (3.2 - 0.4)
+        for column, rows in enumerate(columns[low:high], low):
+            assert rows, f"nothing in column {column}"
+            assert max(abs(row - level) for row in rows) < 4, f"not level in column {column}: {rows}"
+    assert min(min(rows) for rows in columns[jump - 4 : jump + 8] if rows) <= 2  # the peak
     assert visited.errors == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -185,7 +186,9 @@ def says(readout: Locator, **settings: Any) -> None:
     if widget.method.startswith("yarn"):
         expect(readout).to_contain_text(f"multiplied by {shown(facts.attention_factor, 4)}, scores by ")
     if widget.vectors == "constant":
-        expect(readout).to_contain_text(f"RoFormer’s bound at most {shown(float(facts.bound[place]))}")
+        expect(readout).to_contain_text(
+            f"RoFormer’s bound allows up to {shown(float(facts.bound[place]))} times q·k;"
+        )
     else:
         largest = int(facts.scores.argmax())
         expect(readout).to_contain_text(
@@ -295,7 +298,7 @@ def test_warning_is_drawn_where_angles_are_unseen(show: Callable[..., Any]) -> N
     captions = clocks.locator("text")
     expect(captions).to_have_count(16)
     expect(captions.nth(14)).to_have_text("i = 31")
-    expect(captions.nth(15)).to_have_text(f"λ {shown(2 * math.pi / float(facts.theta[31]))}")
+    expect(captions.nth(15)).to_have_text(f"λ {2 * math.pi / float(facts.theta[31]) / 1000:.3g}k")
     alarm = page.locator(".txw").evaluate(
         "(root) => getComputedStyle(root).getPropertyValue('--txw-alarm').trim()"
     )
@@ -306,6 +309,35 @@ def test_warning_is_drawn_where_angles_are_unseen(show: Callable[..., Any]) -> N
         "Clock hands: 0 of the 8 shown point where they never were in training"
     )
     expect(hands).to_have_attribute("d", "")
+    assert visited.errors == []
+
+
+def test_bound_is_drawn_as_a_shape(show: Callable[..., Any]) -> None:
+    """The legend says that it is scaled, also where YaRN lets the score begin above 1."""
+    visited = show(RoPEExplorer(), RoPEExplorer(method="yarn_index"))
+    for root in visited.page.locator(".txw").all():
+        expect(root.locator(".txw-wide .txw-legend")).to_contain_text(
+            "shape of the upper bound, scaled to start at 1"
+        )
+    assert visited.errors == []
+
+
+@pytest.mark.parametrize("width", [390, 700, 1000])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"d_head": 110, "base": 500_000.0},
+        {"d_head": 128, "base": 1e7, "method": "linear", "trained_length": 16, "target_length": 4096},
+    ],
+)
+def test_captions_keep_apart(show: Callable[..., Any], settings: dict[str, Any], width: int) -> None:
+    """However long the wavelengths, what is written under one clock ends before the next one's begins."""
+    visited = show(RoPEExplorer(**settings), width=width)
+    boxes = [text.bounding_box() for text in visited.page.locator("[aria-label^='Clock hands'] text").all()]
+    places = sorted((round(box["y"]), box["x"], box["x"] + box["width"]) for box in boxes if box)
+    assert len(places) == 16
+    for (row, _, end), (next_row, start, _) in itertools.pairwise(places):
+        assert row != next_row or end + 4 <= start
     assert visited.errors == []
 
 

@@ -17,6 +17,7 @@ import { smallClocks } from "./kit/small_clocks.js";
 
 const MAP_ROWS = 240; // more positions than that share rows
 const N_CLOCKS = 8;
+const UNITS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]]; // of long wavelengths, where there is little room
 const COLOR_LEVELS = 127; // of color, for seen angles and for unseen ones
 const LENGTHS = ["trained_length", "target_length"];
 const TABLE = ["d_head", "base", ...LENGTHS, "method"];
@@ -188,10 +189,17 @@ function clocksOf({ pairs, seen }, inUse, { turns, outside }) {
   const spread = Array.from({ length: N_CLOCKS }, (_, clock) => Math.round((clock * (pairs - 1)) / (N_CLOCKS - 1)));
   const clocks = [...new Set(spread)].map((pair) => ({
     ...{ turn: turns[pair], covered: seen[pair], outside: outside[pair] },
-    caption: [`i = ${pair}`, `λ ${format(FULL_TURN / inUse[pair])}`],
+    caption: [`i = ${pair}`, `λ ${shortened(FULL_TURN / inUse[pair])}`],
   }));
   const count = clocks.filter((clock) => clock.outside).length;
   return { clocks, describe: `${count} of the ${clocks.length} shown point where they never were in training` };
+}
+
+/* A positive number in three digits, thousands as k, millions as M and so on. */
+function shortened(value) {
+  const rounded = Number(value.toPrecision(3));
+  const [size, unit] = UNITS.find(([size]) => rounded >= size) ?? [1, ""];
+  return format(rounded / size) + unit;
 }
 
 function ratiosOf({ theta, pairs, seen }, inUse, settings) {
@@ -224,10 +232,9 @@ function scoresOf({ scores, largest }, bound, settings, { columns, latest }) {
   const curve = latest("envelope", [scores, columns], () => envelope(scores, columns));
   const lines = [{ ...curve, series: 1, dash: 0, name: `${vectors} vectors` }];
   if (bound) {
-    // The bound is loose: only its shape, brought to the height where the score begins, fits into the same plot.
-    const times = bound[0] / scores[0];
-    const shape = latest("shape", [bound, columns], () => envelope(bound.map((value) => value / times), columns));
-    lines.unshift({ ...shape, series: 2, dash: 1, name: `RoFormer’s upper bound, divided by ${format(times)}` });
+    // The bound is so loose that only its shape fits into the same plot; the read-out has its value.
+    const shape = latest("shape", [bound, columns], () => envelope(bound.map((value) => value / bound[0]), columns));
+    lines.unshift({ ...shape, series: 2, dash: 1, name: "shape of the upper bound, scaled to start at 1" });
   }
   // Whole steps, so that the axis stays where it is while the curve moves a little.
   const step = vectors === "constant" ? 0.25 : 1;
@@ -265,7 +272,8 @@ function sentences(table, inUse, { outside }, { scores, largest, rising, bound }
   const here = [`At distance ${format(position)} the score is `, strong(format(scores[position]))];
   const shape = bound
     ? [
-        ...[` of q·k, and by RoFormer’s bound at most ${format(bound[position])}; it rises in `],
+        ...[` of q·k, RoFormer’s bound allows up to ${format(bound[position])} times q·k; `],
+        "the score rises in ",
         ...[strong(`${format(100 * rising)} %`), " of the steps to a longer distance."],
       ]
     : ["; the largest, ", strong(format(scores[largest])), ", is at distance ", strong(format(largest)), "."];

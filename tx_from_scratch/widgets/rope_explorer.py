@@ -274,9 +274,9 @@ class RoPEExplorer(Widget):
 
     def _draw_scores(self, axes: Axes, facts: RoPEFacts) -> None:
         if self.vectors == "constant":
-            times = float(facts.bound[0] / facts.scores[0])
-            label = f"RoFormer's upper bound, divided by {times:.3g}"
-            axes.plot(facts.bound / times, color=COLORS[1], linestyle="--", label=label)
+            # The bound is so loose that only its shape fits into the same plot; the words have its value.
+            label = "shape of the upper bound, scaled to start at 1"
+            axes.plot(facts.bound / facts.bound[0], color=COLORS[1], linestyle="--", label=label)
         axes.plot(facts.scores, color=COLORS[0], linewidth=0.8, label=f"{self.vectors} vectors")
         axes.plot(self.place, facts.scores[self.place], "o", color=COLORS[0])
         if self.trained_length < self.target_length:
@@ -316,9 +316,9 @@ class RoPEExplorer(Widget):
         if self.vectors == "constant":
             rising = 100 * (facts.scores.diff() > 0).double().mean()
             return (
-                f"At distance {place} the score of constant vectors is {score:.3g} of q·k, by RoFormer's "
-                f"bound at most {facts.bound[place]:.3g}; it rises in {rising:.3g} % of the steps to a "
-                f"longer distance."
+                f"At distance {place} the score of constant vectors is {score:.3g} of q·k, RoFormer's "
+                f"bound allows up to {facts.bound[place]:.3g} times q·k; the score rises in {rising:.3g} % "
+                f"of the steps to a longer distance."
             )
         largest = int(facts.scores.argmax())
         return (

@@ -112,25 +112,28 @@ function paintGrid(context, { area, right, up, color }) {
 }
 
 /* Adds a curve to the path, its first point at `left` px. What lies on a straight line needs no points between its
- * ends; of several corners within CROWDED px the lowest and the highest are enough. */
+ * ends; of several corners within CROWDED px the first, the lowest, the highest and the last are enough. Without the
+ * first and the last one, the straight lines to and from them would be drawn askew. */
 function traceCurve(context, values, left, top, scale) {
   const last = values.length - 1;
   const group = Math.max(1, Math.floor(CROWDED / scale.x));
   context.moveTo(left, (top - values[0]) * scale.y);
   for (let first = 1; first <= last; first += group) {
-    let lowest = -1;
-    let highest = -1;
+    let [earliest, lowest, highest, latest] = [-1, -1, -1, -1];
     for (let index = first; index < first + group && index <= last; index += 1) {
       const bend = index < last ? (values[index + 1] - 2 * values[index] + values[index - 1]) * scale.y : 1;
       if (bend < STRAIGHT && bend > -STRAIGHT) continue;
-      if (lowest < 0 || values[index] < values[lowest]) lowest = index;
-      if (highest < 0 || values[index] > values[highest]) highest = index;
+      if (earliest < 0) earliest = lowest = highest = index;
+      if (values[index] < values[lowest]) lowest = index;
+      if (values[index] > values[highest]) highest = index;
+      latest = index;
     }
-    if (lowest < 0) continue;
-    const earlier = Math.min(lowest, highest);
-    const later = Math.max(lowest, highest);
-    context.lineTo(left + earlier * scale.x, (top - values[earlier]) * scale.y);
-    if (later > earlier) context.lineTo(left + later * scale.x, (top - values[later]) * scale.y);
+    if (earliest < 0) continue;
+    let drawn = -1;
+    for (const index of [earliest, Math.min(lowest, highest), Math.max(lowest, highest), latest]) {
+      if (index > drawn) context.lineTo(left + index * scale.x, (top - values[index]) * scale.y);
+      drawn = index;
+    }
   }
 }
 
