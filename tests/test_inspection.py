@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tx_from_scratch import attention, decoding, inspection, masks, positions, transformer
+from tx_from_scratch import attention, decoding, inspection, masks, model, transformer
 from tx_from_scratch.attention import (
     MultiHeadAttention,
     ObservableAttention,
@@ -27,6 +27,7 @@ from tx_from_scratch.inspection import (
     verdict,
     without_docstrings,
 )
+from tx_from_scratch.positions import rotary
 from tx_from_scratch.transformer import Encoder, Transformer, TransformerConfig
 
 PATHS = [
@@ -213,7 +214,7 @@ SNIPPETS = {
 
 
 class TestSource:
-    @pytest.mark.parametrize("module", [attention, decoding, inspection, masks, positions, transformer])
+    @pytest.mark.parametrize("module", [attention, decoding, inspection, masks, model, rotary, transformer])
     def test_only_docstrings_go(self, module):
         """For all of the library: the same syntax tree less its docstrings, and every comment kept."""
         source = inspect.getsource(module)
