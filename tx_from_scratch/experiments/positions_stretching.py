@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from tx_from_scratch.attention import Key, Query
 from tx_from_scratch.experiments.language_model import (
     RECIPE,
     averaged,
@@ -33,7 +34,7 @@ from tx_from_scratch.positions import (
     rope_frequencies,
     rotate,
 )
-from tx_from_scratch.positions.base import Key, Query, ScoreBias
+from tx_from_scratch.positions.base import ScoreBias
 
 TRAINED, TESTED, WINDOWS, BUCKET = 128, 512, 64, 32
 TARGETS = (256, 384)

@@ -119,10 +119,9 @@ class LearnedPositions(PositionScheme):
         The first and the last row stay; those between are linear mixtures of two neighbors.
         """
         longer = self._with_rows(max_length)
-        rows = F.interpolate(self.table.detach().mT[None], max_length, mode="linear", align_corners=True)[
-            0
-        ].mT
-        longer.table.data.copy_(rows)
+        path = self.table.detach().mT[None]  # (1, d_model, rows)
+        rows = F.interpolate(path, max_length, mode="linear", align_corners=True)
+        longer.table.data.copy_(rows[0].mT)
         return longer
 
     def extended(self, max_length: int) -> LearnedPositions:

@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from tx_from_scratch.attention import Key, Query, Weights
+
 Stream = Float[Tensor, "batch seq d_model"]
 Rows = Int[Tensor, "#batch seq"]
-Query = Float[Tensor, "batch heads query d_head"]
-Key = Float[Tensor, "batch heads key d_head"]
-Weights = Float[Tensor, "batch heads query key"]
 Attended = Float[Tensor, "batch heads query d_head"]
 ScoreBias = Float[Tensor, "#batch #heads #query key"]
 

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from tx_from_scratch.positions.base import Key, Places, PositionScheme, Query, ScoreBias, check_sizes
+from tx_from_scratch.attention import Key, Query
+from tx_from_scratch.positions.base import Places, PositionScheme, ScoreBias, check_sizes
 
 
 def t5_bucket(

@@ -14,15 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from tx_from_scratch.attention import Key, Query, Weights
 from tx_from_scratch.positions.absolute import sinusoidal_table
 from tx_from_scratch.positions.base import (
     Attended,
-    Key,
     Places,
     PositionScheme,
-    Query,
     ScoreBias,
-    Weights,
     check_sizes,
 )
 
@@ -148,7 +146,7 @@ class TransformerXLPositions(PositionScheme):
     A_ij = [ q_i · k_j + q_i · W_R R_{i−j} + u · k_j + v · W_R R_{i−j} ] / sqrt(d_head)
 
     R is the sinusoidal code of the distance, [sines | cosines]. W_R belongs to a layer; u and v, one vector
-    for each head, are shared by all layers. Made for `model.SegmentMemory`: with absolute positions a
+    for each head, are shared by all layers. Made for `past.SegmentMemory`: with absolute positions a
     remembered segment would claim the places of the current one.
 
     Args:

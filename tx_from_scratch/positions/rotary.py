@@ -14,11 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tx_from_scratch.attention import Key, Query
 from tx_from_scratch.positions.base import (
-    Key,
     Places,
     PositionScheme,
-    Query,
     Rows,
     check_positions,
     check_sizes,
