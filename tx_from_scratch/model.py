@@ -155,7 +155,8 @@ def _check_fit(scheme: PositionScheme, config: ModelConfig) -> None:
     """Refuse a scheme made for another model: broadcast over the heads, say, it would raise no error.
 
     Raises:
-        ValueError: a size that the scheme has is not the model's, or it knows the past alone in an encoder.
+        ValueError: a size that the scheme has is not the model's, or it knows both directions where the model
+            reads one, or one where the model reads both.
     """
     made_for = type(scheme).__name__
     sizes = {
@@ -171,10 +172,12 @@ def _check_fit(scheme: PositionScheme, config: ModelConfig) -> None:
                 f"positions must fit the model: this {made_for} is made for {name}={made}, "
                 f"the model has {name}={size}"
             )
-    if not config.causal and not getattr(scheme, "bidirectional", True):
+    bidirectional = getattr(scheme, "bidirectional", not config.causal)
+    if bidirectional == config.causal:
+        why = "half of its table would never be used" if bidirectional else "it knows nothing of the future"
         raise ValueError(
-            f"positions must fit the model: this {made_for} is made for bidirectional=False, "
-            "the model has causal=False and reads the future too"
+            f"positions must fit the model: this {made_for} is made for bidirectional={bidirectional}, the "
+            f"model has causal={config.causal}, so {why}"
         )
 
 

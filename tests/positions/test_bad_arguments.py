@@ -256,6 +256,10 @@ def test_schemes_made_for_another_model(size, causal):
         build(positions=scheme, causal=causal)
 
 
-def test_a_bias_for_the_past_is_none_for_an_encoder():
-    with pytest.raises(ValueError, match=r"^positions must fit .* bidirectional=False, .* causal=False"):
-        build(positions=T5RelativeBias(3), causal=False)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_table_reads_in_the_directions_of_its_model(causal):
+    """The past's alone is wrong in an encoder; both directions' leaves half its rows unused in a decoder."""
+    wrong = f"^positions must fit .* bidirectional={causal}, the model has causal={causal}, so "
+    with pytest.raises(ValueError, match=wrong):
+        build(positions=T5RelativeBias(3, bidirectional=causal), causal=causal)
+    build(positions=T5RelativeBias(3, bidirectional=not causal), causal=causal)

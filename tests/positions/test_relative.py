@@ -141,6 +141,29 @@ def test_transformer_xl_equals_the_definition(places, layer):
     )
 
 
+@pytest.mark.parametrize("make", [TransformerXLPositions, ShawRelativePositions])
+def test_positions_may_lie_far_apart(make):
+    """A column for each of the trillion distances between them would need terabytes."""
+    sizes = (LAYERS, D_MODEL, HEADS, D_HEAD) if make is TransformerXLPositions else (LAYERS, D_HEAD)
+    scheme = perturbed(make(*sizes))
+    query, key = heads(2), heads(2)
+    places = Places.of(torch.tensor([[0, 10**12]]))
+    bias = scheme.bias(query, key, 1.0, scheme.prepare(places), 0)
+    for pair, (i, j) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        keys, asking = places.key[:, [j, i]], query[:, :, [i]]
+        alone = scheme.prepare(Places(keys, 1, 1))
+        expected = scheme.bias(asking, key[:, :, [j, i]], 1.0, alone, 0)[..., 0]
+        torch.testing.assert_close(bias[..., i, j], expected[..., 0], atol=1e-5, rtol=0, msg=str(pair))
+
+
+def test_shaw_needs_no_values_of_positions():
+    """So it can be tried on the meta device, where there are none."""
+    scheme = ShawRelativePositions(LAYERS, D_HEAD).to("meta")
+    query, key = heads(KEY).to("meta"), heads(KEY).to("meta")
+    prepared = scheme.prepare(Places.of(torch.zeros(BATCH, KEY, dtype=torch.long, device="meta")))
+    assert scheme.bias(query, key, 1.0, prepared, 0).shape == (BATCH, HEADS, KEY, KEY)
+
+
 def test_transformer_xl_codes_are_sines_then_cosines():
     """As XLNet's own table, at distances of both signs."""
     from transformers.models.xlnet.modeling_xlnet import XLNetModel

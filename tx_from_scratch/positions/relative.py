@@ -30,7 +30,7 @@ class Distances:
     """The distances j − i that occur in one pass, and where.
 
     Attributes:
-        values: every distance from the smallest to the largest one, (distances,).
+        values: the distances, ascending, (distances,); some of them may belong to no pair.
         index: which of `values` belongs to each pair, (batch, query, key); None if shifting finds it.
     """
 
@@ -52,6 +52,8 @@ class Distances:
             return cls(torch.arange(1 - n_key, n_query, device=places.key.device), None)
         relative = places.relative()
         low, high = (int(bound) for bound in relative.aminmax())
+        if high - low >= relative.numel():  # far apart: most distances between them don't occur
+            return cls(*torch.unique(relative, return_inverse=True))
         return cls(torch.arange(low, high + 1, device=relative.device), relative - low)
 
 
@@ -119,24 +121,23 @@ class ShawRelativePositions(PositionScheme):
         """The row of the tables for these distances, key minus query."""
         return relative.clamp(-self.max_distance, self.max_distance) + self.max_distance
 
-    def prepare(self, places: Places) -> tuple[Distances, Int[Tensor, "#batch query key"]]:
-        # The shift wants a column for every distance; these are few, and beyond k they repeat.
-        return Distances.of(places), self.rows(places.relative())
+    def prepare(self, places: Places) -> Int[Tensor, "#batch query key"]:
+        return self.rows(places.relative())
 
     def bias(
-        self, query: Query, key: Key, scale: float, prepared: tuple[Distances, Tensor], layer: int
+        self, query: Query, key: Key, scale: float, prepared: Int[Tensor, "#batch query key"], layer: int
     ) -> ScoreBias:
-        distances, _ = prepared
-        table = self.keys[layer][self.rows(distances.values)]  # (distances, d_head)
-        return scale * distances.spread(query @ table.mT, key.shape[2])
+        compared = query @ self.keys[layer].mT  # with every vector, (batch, heads, query, 2k + 1)
+        return scale * compared.gather(-1, prepared[:, None].expand(*compared.shape[:3], key.shape[2]))
 
-    def read(self, weights: Weights, prepared: tuple[Distances, Tensor], layer: int) -> Attended | None:
+    def read(
+        self, weights: Weights, prepared: Int[Tensor, "#batch query key"], layer: int
+    ) -> Attended | None:
         if self.values is None:
             return None
-        _, rows = prepared
         # Weights of equal distance are summed first: 2k + 1 vectors are read, not one for each pair.
         shares = weights.new_zeros(*weights.shape[:3], self.values.shape[1])
-        shares = shares.scatter_add(-1, rows[:, None].expand_as(weights), weights)
+        shares = shares.scatter_add(-1, prepared[:, None].expand_as(weights), weights)
         return shares @ self.values[layer]
 
 
