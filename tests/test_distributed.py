@@ -53,7 +53,10 @@ class Signalled(SequenceLoss):
 
 stopped = train(*tiny(), batches, Signalled(), steps=12, checkpoint=folder + "/signalled.pt")
 same = whole.loss == parts.loss
-print(json.dumps([rank(), same, whole.evaluations, message, len(stopped), stopped.interrupted]), flush=True)
+result = json.dumps([rank(), same, whole.evaluations, message, len(stopped), stopped.interrupted])
+# In one piece, with the end of the line: the other process writes to the same pipe at the same time.
+sys.stdout.write(result + "\\n")
+sys.stdout.flush()
 """
 
 
