@@ -126,7 +126,7 @@ def test_one_faint_word_is_found(visit: Any, address: str) -> None:
         const words = Array.from({ length: 30 }, (_, index) => `<p id="w${index}">word</p>`);
         document.querySelector("article").insertAdjacentHTML("beforeend", words.join(""));
         w7.style.color = "#bbb";
-        w15.style.background = w15.style.border = "#333";
+        w15.style.background = "#333";
         w22.style.opacity = 0.3;
     }""")
     (found,) = poor_contrasts(page)
